@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kernels
+
+import (
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// Result is what a kernel leaves for the host: 64 bytes, written by one thread.
+type Result struct {
+	Status gin.Status // of the first call that failed
+	Done   uint32     // 1 when the kernel has ended
+	At     uint64     // iteration of that call
+	Ns     uint64     // time of the measured part
+	Count  uint64     // operations in it
+	Wrong  uint64     // values found wrong in it
+	_      [24]byte
+}
+
+// Exchange is two ranks that send to each other.
+type Exchange struct {
+	DC      gin.DevComm
+	Send    gin.Window
+	Recv    gin.Window
+	SendOff uint64
+	RecvOff uint64
+	Bytes   uint64
+	Iters   uint64
+	Base    uint64          // value of signal 0 before
+	Samples gpu.Ptr[uint32] // ns per iteration, room for Iters; nil: none
+	Result  gpu.Ptr[Result]
+	Peer    int32
+	LSA     int32 // 1: by stores, 0: by put
+}
+
+// PingPong sends Bytes there and back Iters times; the lower rank begins. One thread; put and signal are one
+// operation. A sample is one round trip.
+//
+//gpu:kernel
+func PingPong(t gpu.Thread, a Exchange) {
+	r := a.Result.Raw()
+	c := gin.Open(&a.DC, 0)
+	world := gin.World(&a.DC)
+	first := a.DC.Rank < a.Peer
+	start := t.Clock()
+	last := start
+	for i := range a.Iters {
+		if first {
+			if s := a.send(t, &c, world); s != gin.OK {
+				r.Status, r.At = s, i
+				return
+			}
+		}
+		if s := c.WaitSignal(gin.ByThread(t), 0, a.Base+i+1, 64, gin.FromPeer(world, a.Peer)); s != gin.OK {
+			r.Status, r.At = s, i
+			return
+		}
+		if !first {
+			if s := a.send(t, &c, world); s != gin.OK {
+				r.Status, r.At = s, i
+				return
+			}
+		}
+		if !a.Samples.IsNil() {
+			now := t.Clock()
+			a.Samples.At(int(i)).Store(uint32(min(now-last, 1<<32-1)))
+			last = now
+		}
+	}
+	r.Ns, r.Count, r.Done = t.Clock()-start, a.Iters, 1
+}
+
+func (a *Exchange) send(t gpu.Thread, c *gin.Context, world gin.Team) gin.Status {
+	co := gin.ByThread(t)
+	if a.LSA == 0 {
+		return c.Put(co, world, a.Peer, a.Recv, a.RecvOff, a.Send, a.SendOff, a.Bytes, gin.SignalInc(0))
+	}
+	peer := gin.LSARank(&a.DC, a.Peer)
+	if s := c.LSAPut(co, peer, a.Recv, a.RecvOff, a.Send.Base.Byte(a.SendOff), a.Bytes); s != gin.OK {
+		return s
+	}
+	return c.LSASignal(co, peer, 0, 1)
+}
+
+// BandwidthArgs of BandwidthKernel.
+type BandwidthArgs struct {
+	X     Exchange
+	Batch uint64 // operations of an iteration
+	Span  uint64 // operation k of all goes to offset (k*Stride) % Span, of source and destination
+	Step  uint64
+}
+
+// Bandwidth sends Batch puts of Bytes an iteration from the lower rank, whose samples are from the first put to the
+// answer that all have arrived.
+//
+//gpu:kernel
+func Bandwidth(t gpu.Thread, a BandwidthArgs) {
+	r := a.X.Result.Raw()
+	c := gin.Open(&a.X.DC, 0)
+	world := gin.World(&a.X.DC)
+	co := gin.ByThread(t)
+	from := gin.FromPeer(world, a.X.Peer)
+	sender := a.X.DC.Rank < a.X.Peer
+	start := t.Clock()
+	last := start
+	off := uint64(0)
+	sendOff, recvOff := a.X.SendOff, a.X.RecvOff
+	for i := range a.X.Iters {
+		s := gin.OK
+		if sender {
+			for range a.Batch {
+				a.X.SendOff, a.X.RecvOff = sendOff+off, recvOff+off
+				if s == gin.OK {
+					s = a.X.send(t, &c, world)
+				}
+				if off += a.Step; off >= a.Span {
+					off = 0
+				}
+			}
+			if s == gin.OK {
+				s = c.WaitSignal(co, 0, a.X.Base+i+1, 64, from)
+			}
+		} else {
+			s = c.WaitSignal(co, 0, a.X.Base+(i+1)*a.Batch, 64, from)
+			if s == gin.OK {
+				s = a.answer(t, &c, world)
+			}
+		}
+		if s != gin.OK {
+			r.Status, r.At = s, i
+			return
+		}
+		if !a.X.Samples.IsNil() {
+			now := t.Clock()
+			a.X.Samples.At(int(i)).Store(uint32(min(now-last, 1<<32-1)))
+			last = now
+		}
+	}
+	r.Ns, r.Count, r.Done = t.Clock()-start, a.X.Iters*a.Batch, 1
+}
+
+func (a *BandwidthArgs) answer(t gpu.Thread, c *gin.Context, world gin.Team) gin.Status {
+	if a.X.LSA == 0 {
+		return c.Signal(gin.ByThread(t), world, a.X.Peer, gin.SignalInc(0))
+	}
+	return c.LSASignal(gin.ByThread(t), gin.LSARank(&a.X.DC, a.X.Peer), 0, 1)
+}

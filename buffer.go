@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/device"
+)
+
+// Buffer is memory of this rank's device, or a part of one.
+type Buffer struct {
+	comm *Comm
+	root *Buffer // whose memory it is
+	mem  device.Memory
+	off  int
+	n    int
+
+	mu    sync.Mutex // root: what follows
+	users int        // windows over it
+	freed bool
+}
+
+// Alloc takes zeroed memory of this rank's device, aligned to 4,096 bytes. An error wraps ErrOutOfMemory, with what is
+// needed and what there is, when there is too little.
+func (c *Comm) Alloc(bytes int) (*Buffer, error) {
+	if err := c.live("alloc"); err != nil {
+		return nil, err
+	}
+	m, err := c.dev.Alloc(bytes)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: %w", c.rank, err)
+	}
+	b := &Buffer{comm: c, mem: m, n: bytes}
+	b.root = b
+	c.mu.Lock()
+	c.buffers[b] = struct{}{}
+	c.mu.Unlock()
+	return b, nil
+}
+
+// Slice is bytes [off, off+n) of the buffer. It shares its memory and ends with it.
+func (b *Buffer) Slice(off, n int) (*Buffer, error) {
+	if off < 0 || n < 1 || off > b.n-n {
+		return nil, fmt.Errorf("rank %d: slice of %d bytes at %d: the buffer has %d", b.comm.rank, n, off, b.n)
+	}
+	return &Buffer{comm: b.comm, root: b.root, mem: b.mem, off: b.off + off, n: n}, nil
+}
+
+// Len is the buffer's size in bytes.
+func (b *Buffer) Len() int { return b.n }
+
+// Bytes is the host's view of the buffer, nil where the host cannot reach it. Do not use it after Free.
+func (b *Buffer) Bytes() []byte {
+	m := b.mem.Bytes()
+	if m == nil {
+		return nil
+	}
+	return m[b.off : b.off+b.n : b.off+b.n]
+}
+
+// Ptr is the device's view of the buffer.
+func (b *Buffer) Ptr() gpu.Ptr[byte] { return b.mem.Ptr().Byte(uint64(b.off)) }
+
+// Free gives the memory back. It is refused while a window stands on it; a second call does nothing. A slice frees
+// nothing.
+func (b *Buffer) Free() error {
+	if b.root != b {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.freed {
+		return nil
+	}
+	if b.users > 0 {
+		return fmt.Errorf("rank %d: free buffer: %d windows stand on it: close them first", b.comm.rank, b.users)
+	}
+	b.freed = true
+	b.comm.mu.Lock()
+	delete(b.comm.buffers, b)
+	b.comm.mu.Unlock()
+	return b.mem.Free()
+}
+
+// use counts a window on the buffer.
+func (b *Buffer) use() error {
+	r := b.root
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.freed {
+		return fmt.Errorf("buffer: %w", ErrClosed)
+	}
+	r.users++
+	return nil
+}
+
+func (b *Buffer) unuse() {
+	b.root.mu.Lock()
+	b.root.users--
+	b.root.mu.Unlock()
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/internal/env"
+)
+
+// benchKind is what benches differ in on the command line.
+type benchKind struct {
+	name, short string
+	ranks       int    // by default
+	minRanks    int    // that make sense
+	sizes       string // by default; empty: has no sizes
+	lsa         string // by default
+	moe, coll   bool
+	notBuilt    bool
+}
+
+var benchKinds = []benchKind{
+	{name: "pingpong", short: "round trip of put + signal between pairs of ranks", ranks: 2, minRanks: 2, sizes: "4..4M", lsa: "off"},
+	{name: "bw", short: "bandwidth of puts in flight", ranks: 2, minRanks: 2, sizes: "4..4M", lsa: "off"},
+	{name: "rate", short: "small puts per second", ranks: 2, minRanks: 2, sizes: "8", lsa: "off"},
+	{name: "alltoall", short: "every rank puts to every rank", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on"},
+	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true},
+	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
+	{name: "fused", short: "MoE dispatch and combine fused with the experts", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
+	{name: "coll", short: "collectives", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on", coll: true, notBuilt: true},
+}
+
+// benchRunner is runBench; tests put another in its place.
+var benchRunner = runBench
+
+// childVar marks a process that bench has started as one of its ranks. It is not in the registry of variables, because no
+// user sets it.
+var childVar = env.Prefix + "BENCH_CHILD"
+
+func newBench(args []string, stdout, stderr io.Writer) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "measure, and verify every byte",
+		Long: `Measures, and verifies: each received byte is compared with a value that the receiver computes by itself, and every
+signal and counter with the value it must have. Comparing is off the clock. Without --local, the ranks are processes.`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("no bench %q", args[0])
+			}
+			return usagef("say which: pingpong, bw, rate, alltoall, ll, ht, fused or coll")
+		},
+	}
+	for _, kind := range benchKinds {
+		cmd.AddCommand(newBenchKind(kind, args, stdout, stderr))
+	}
+	return cmd
+}
+
+func newBenchKind(kind benchKind, args []string, stdout, stderr io.Writer) *cobra.Command {
+	b := &benchFlags{kind: kind}
+	cmd := &cobra.Command{
+		Use:   kind.name,
+		Short: kind.short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := b.config(nil)
+			if err != nil {
+				return err
+			}
+			if kind.notBuilt {
+				return unavailablef("not built yet")
+			}
+			s := &session{name: kind.name, cfg: cfg, stdout: stdout, stderr: stderr, head: cmd.CommandPath()}
+			switch {
+			case os.Getenv(childVar) != "":
+				err = s.child(cmd.Context())
+			case cfg.Local || underLauncher(nil):
+				err = s.direct(cmd.Context())
+			default:
+				err = s.parent(cmd.Context(), args)
+			}
+			return err
+		},
+	}
+	if kind.notBuilt {
+		cmd.Short += " (not built yet)"
+	}
+	b.register(cmd.Flags())
+	return cmd
+}
+
+// session is one bench command.
+type session struct {
+	name, head     string
+	cfg            benchConfig
+	stdout, stderr io.Writer
+}
+
+// measure runs the bench on this process's ranks and completes its result.
+func (s *session) measure(ctx context.Context, show bool) (report.Result, error) {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	var clear func()
+	s.cfg.Step, clear = newProgress(s.stderr, s.name, show)
+	host := report.StampHost()
+	r, err := benchRunner(ctx, s.name, s.cfg)
+	clear()
+	host.Finish()
+	if r.Bench == "" {
+		r.Bench = s.name
+	}
+	if r.Config == nil {
+		r.Config = s.cfg
+	}
+	if r.Host.Date == "" {
+		r.Host = host
+	}
+	if err != nil {
+		r.Verified = false
+		if r.Error == "" {
+			r.Error = err.Error()
+		}
+	}
+	if r.Error != "" || len(r.Rows) == 0 {
+		r.Verified = false
+	}
+	return r, err
+}
+
+// direct runs all ranks in this process, or the one that some launcher made it; then only rank 0 prints.
+func (s *session) direct(ctx context.Context) error {
+	rank := 0
+	if !s.cfg.Local {
+		var err error
+		if rank, err = env.Rank.Get(nil); err != nil {
+			return usagef("%w", err)
+		}
+	}
+	r, err := s.measure(ctx, rank == 0)
+	if rank != 0 {
+		return s.quiet(rank, err)
+	}
+	return s.show(r, err)
+}
+
+// child is one of the ranks that parent has started. Rank 0 hands its result to the parent, over standard output, which
+// carries nothing else. Its exit status tells of errors; a wrong byte is in the result.
+func (s *session) child(ctx context.Context) error {
+	os.Unsetenv(childVar)
+	// A rank is in a process group of its own, and rank 0 may write to the terminal all the same.
+	signal.Ignore(syscall.SIGTTOU)
+	pipe := os.Stdout
+	os.Stdout = os.Stderr
+	rank, err := env.Rank.Get(nil)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	r, err := s.measure(ctx, rank == 0)
+	if rank == 0 {
+		wire, werr := r.Wire()
+		if werr == nil {
+			_, werr = pipe.Write(wire)
+		}
+		if werr != nil {
+			return fmt.Errorf("hand result to the launcher: %w", werr)
+		}
+	}
+	return s.quiet(rank, err)
+}
+
+// quiet ends a rank that prints no result. The line begins with "doorbell", so that our launcher quotes it.
+func (s *session) quiet(rank int, err error) error {
+	if err == nil {
+		return nil
+	}
+	fmt.Fprintf(s.stderr, "doorbell: rank %d: %v\n", rank, err)
+	return &exitError{code: codeOf(err), err: err, said: true}
+}
+
+// lingerAfterFailure is how long ranks may take to notice that another has failed, and to say so in the result.
+const lingerAfterFailure = 2 * time.Second
+
+// parent starts the ranks as processes of this program, and shows what rank 0 says.
+func (s *session) parent(ctx context.Context, args []string) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the program to start as ranks: %w", err)
+	}
+	var out bytes.Buffer
+	o := s.cfg.options()
+	o.Program, o.Args, o.Progress = exe, args, s.cfg.Progress
+	o.Env = []string{childVar + "=1", env.Seed.Name() + "=" + strconv.FormatUint(s.cfg.Seed, 10)}
+	o.Stdout, o.Stderr, o.Name = s.stderr, s.stderr, s.head
+	o.RawStdout = &limited{to: &out, left: report.MaxJSON + 1}
+	if f, ok := s.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		o.RawStderr = f // for rank 0's progress
+	}
+	o.Linger = lingerAfterFailure
+	code, err := launch.Run(ctx, o)
+	if err != nil {
+		var rank *launch.RankError
+		said := errors.As(err, &rank)
+		if said && (rank.Code == launch.ExitUsage || rank.Code == launch.ExitUnavailable) {
+			code = rank.Code
+		}
+		err = &exitError{code: code, err: err, said: said}
+	}
+	return s.show(joined(s.name, s.cfg, out.Bytes(), err))
+}
+
+// joined is the result that rank 0 handed over, seen with how the ranks ended.
+func joined(name string, cfg benchConfig, wire []byte, ended error) (report.Result, error) {
+	r, err := report.Decode(wire)
+	if err != nil {
+		r = report.Result{Bench: name, Config: cfg, Host: report.StampHost()}
+		if ended == nil {
+			ended = fmt.Errorf("rank 0 handed over no result: %w", err)
+		}
+	}
+	if ended == nil {
+		return r, nil
+	}
+	r.Verified = false
+	var rank *launch.RankError
+	switch {
+	case r.Error == "":
+		r.Error = ended.Error()
+	case errors.As(ended, &rank) && (rank.Rank == 0 || strings.Contains(rank.Detail, r.Error)): // rank 0 has told it
+	default:
+		r.Error += "; " + ended.Error()
+	}
+	return r, ended
+}
+
+// show prints the result, draws the chart, and turns what came out into an exit status.
+func (s *session) show(r report.Result, failure error) error {
+	if s.cfg.JSON {
+		if err := r.WriteJSON(s.stdout); err != nil {
+			return err
+		}
+	} else if err := r.WriteTable(s.stdout); err != nil {
+		return err
+	}
+	if s.cfg.Paper {
+		if s.name != "pingpong" {
+			fmt.Fprintf(s.stderr, "%s: --paper has figures for pingpong only\n", s.head)
+		} else if !s.cfg.JSON {
+			fmt.Fprint(s.stdout, report.PaperText())
+		}
+	}
+	if s.cfg.Plot != "" && len(r.Rows) > 0 {
+		if err := report.WritePlot(s.cfg.Plot, r, report.ChartOptions{Paper: s.cfg.Paper}); err != nil {
+			return err
+		}
+	}
+	// The result has told what is wrong; on stderr it stands as well, for those who keep only that.
+	switch {
+	case failure != nil:
+		var e *exitError
+		said := errors.As(failure, &e) && e.said
+		if !said && s.cfg.JSON {
+			fmt.Fprintf(s.stderr, "%s: %v\n", s.head, failure)
+		}
+		return &exitError{code: codeOf(failure), err: failure, said: true}
+	case !r.Verified:
+		err := errors.New("not verified: " + r.Error)
+		if s.cfg.JSON {
+			fmt.Fprintf(s.stderr, "%s: %v\n", s.head, err)
+		}
+		return &exitError{code: launch.ExitFailed, err: err, said: true}
+	}
+	return nil
+}
+
+// limited keeps the first bytes of a stream and drops the rest.
+type limited struct {
+	to   *bytes.Buffer
+	left int
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	keep := b[:min(len(b), l.left)]
+	l.left -= len(keep)
+	l.to.Write(keep)
+	return len(b), nil
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+
+	core "github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/benches"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	_ "github.com/doorbell-net/doorbell/netplugin/fault"
+)
+
+// runBench runs one bench on the ranks of this process: on all of them with cfg.Local, on one otherwise.
+//
+// The result counts only on rank 0 (and with cfg.Local); its Bench, Config and Host are filled in by the caller when
+// empty. An error goes with whatever rows there are, and makes the result unverified. Wrong bytes, signals or counters
+// are no error: they are Verified false, with what was wrong in Error. It ends soon after ctx does.
+func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result, error) {
+	o := core.Options{
+		Net: cfg.Net, Backend: cfg.Backend, Device: cfg.Device, Progress: cfg.Progress, RanksPerNode: cfg.RanksPerNode,
+		Timeout: cfg.Timeout, Inject: cfg.Inject,
+	}
+	if o.Inject != "" {
+		if o.Net == "auto" {
+			o.Net = "shm"
+		}
+		o.Net = "fault+" + o.Net
+	}
+	bc := benches.Config{
+		Sizes: cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
+		TopK: cfg.TopK, Experts: cfg.Experts, Routing: cfg.Routing, Record: cfg.Record, Inject: cfg.Inject, Step: cfg.Step,
+	}
+	var comms []*core.Comm
+	var err error
+	if cfg.Local {
+		comms, err = core.Local(cfg.Ranks, o)
+	} else {
+		var c *core.Comm
+		c, err = core.Open(ctx, o)
+		comms = []*core.Comm{c}
+	}
+	if err != nil {
+		if errors.Is(err, core.ErrNotSupported) {
+			err = unavailablef("%w", err)
+		}
+		return report.Result{}, err
+	}
+	type outcome struct {
+		rank int
+		r    report.Result
+		err  error
+	}
+	ends := make(chan outcome, len(comms))
+	for i, c := range comms {
+		stop := context.AfterFunc(ctx, func() { c.Abort(context.Cause(ctx)) })
+		defer stop()
+		go func() {
+			rc := bc
+			if i > 0 {
+				rc.Step = nil
+			}
+			r, err := benches.Run(ctx, c, name, rc)
+			ends <- outcome{i, r, err}
+		}()
+	}
+	var result report.Result
+	for range comms {
+		e := <-ends
+		if e.rank == 0 {
+			result = e.r
+		}
+		err = errors.Join(err, e.err)
+	}
+	for _, c := range comms {
+		err = errors.Join(err, c.Close())
+	}
+	return result, err
+}

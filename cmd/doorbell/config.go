@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/internal/env"
+)
+
+// jobFlags are the flags that run and bench share.
+type jobFlags struct {
+	Ranks        int
+	Nodes        int
+	NodeRank     int
+	Rendezvous   string
+	TokenFile    string
+	RanksPerNode int
+	Net          string
+	Backend      string
+	Device       string
+}
+
+// register adds the flags; defaultRanks 0 means that -n must be given.
+func (j *jobFlags) register(f *pflag.FlagSet, defaultRanks int) {
+	f.IntVarP(&j.Ranks, "ranks", "n", defaultRanks, "ranks in the whole world")
+	f.IntVar(&j.Nodes, "nodes", 1, "hosts that take part; each starts its share of the ranks (more than 1: not built yet)")
+	f.IntVar(&j.NodeRank, "node-rank", 0, "which of the hosts this is, from 0")
+	f.StringVar(&j.Rendezvous, "rendezvous", "", "`HOST:PORT` of host 0, where hosts meet")
+	f.StringVar(&j.TokenFile, "token-file", "", "`FILE` of mode 0600 with the job's secret (default: a new secret)")
+	f.IntVar(&j.RanksPerNode, "ranks-per-node", 0, "cut the host into virtual nodes of `K` ranks: LSA inside, network between (0: not cut)")
+	f.StringVar(&j.Net, "net", "", "network `PLUGIN`: auto, shm, tcp, verbs, or fault+shm and the like, which misbehave (default: DOORBELL_NET, or auto)")
+	f.StringVar(&j.Backend, "backend", "", "who drives the network: `auto|proxy|gdaki` (default: DOORBELL_BACKEND, or auto)")
+	f.StringVar(&j.Device, "device", "", "what runs the kernels: `auto|soft|cuda` (default: DOORBELL_DEVICE, or auto)")
+}
+
+var netName = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\+[a-z][a-z0-9_-]*)*$`)
+
+// check refuses what no machine could do. Whether this one can is for the ranks to find out.
+func (j *jobFlags) check() error {
+	switch {
+	case j.Ranks < 1 || j.Ranks > launch.MaxRanks:
+		return usagef("-n %d: the number of ranks must be from 1 to %d", j.Ranks, launch.MaxRanks)
+	case j.Nodes < 1:
+		return usagef("--nodes %d: at least 1 is needed", j.Nodes)
+	case j.NodeRank < 0 || j.NodeRank >= j.Nodes:
+		return usagef("--node-rank %d: with --nodes %d it must be from 0 to %d", j.NodeRank, j.Nodes, j.Nodes-1)
+	case j.Nodes > 1:
+		return unavailablef("--nodes %d: more than one host is not built yet; --ranks-per-node cuts one host into virtual nodes", j.Nodes)
+	case j.Rendezvous != "":
+		return usagef("--rendezvous %s: only jobs of several hosts meet at an address, and --nodes is 1", j.Rendezvous)
+	case j.RanksPerNode < 0 || j.RanksPerNode > 0 && j.Ranks%j.RanksPerNode != 0:
+		return usagef("--ranks-per-node %d: it must divide the number of ranks, which is %d", j.RanksPerNode, j.Ranks)
+	case j.Net != "" && !netName.MatchString(j.Net):
+		return usagef("--net %q: accepted are auto, a plugin's name as shm, tcp or verbs, or fault+NAME", j.Net)
+	}
+	if err := oneOf("--backend", j.Backend, "auto", "proxy", "gdaki"); err != nil {
+		return err
+	}
+	return oneOf("--device", j.Device, "auto", "soft", "cuda")
+}
+
+// oneOf accepts an empty value, which means that the flag was not given.
+func oneOf(flag, value string, accepted ...string) error {
+	if value == "" || slices.Contains(accepted, value) {
+		return nil
+	}
+	return usagef("%s %q: accepted are %s", flag, value, strings.Join(accepted, ", "))
+}
+
+func (j *jobFlags) options() launch.Options {
+	return launch.Options{N: j.Ranks, Nodes: j.Nodes, TokenFile: j.TokenFile, RanksPerNode: j.RanksPerNode,
+		Net: j.Net, Backend: j.Backend, Device: j.Device}
+}
+
+// benchConfig is what a bench is asked to do, as checked flags. Bench code gets it with every default filled in.
+type benchConfig struct {
+	jobFlags
+	Local    bool          // all ranks in this process
+	Progress string        // auto, thread or assisted
+	Sizes    []int64       // bytes, in the order asked for; none for ll, ht and fused
+	Iters    int           // timed operations per size; 0: the bench chooses
+	Warmup   int           // operations before them; -1: the bench chooses
+	Seed     uint64        // of all payloads and routing; the same on all ranks
+	Timeout  time.Duration // of each wait
+	LSA      bool          // ranks of one node may store into each other's windows
+	Inject   string        // bitflip, lostput, doublesignal, or empty
+
+	Tokens, Hidden, TopK, Experts int    // ll, ht, fused
+	DType                         string // ll, ht, fused: bf16 or fp8; coll: f32 and others
+	Routing, Record               string // files; empty: none
+	Op                            string // coll
+
+	JSON  bool
+	Plot  string
+	Paper bool
+
+	// Step shows progress on a terminal: done of total parts, and what comes next. It is never nil and may be called from
+	// one goroutine at a time.
+	Step func(done, total int, what string)
+}
+
+// MarshalJSON writes the settings that say what was measured. Those that only say where output goes are left out.
+func (c benchConfig) MarshalJSON() ([]byte, error) {
+	on := map[bool]string{true: "on", false: "off"}
+	return json.Marshal(struct {
+		Ranks        int     `json:"ranks"`
+		RanksPerNode int     `json:"ranks_per_node"`
+		Net          string  `json:"net"`
+		Backend      string  `json:"backend"`
+		Device       string  `json:"device"`
+		Local        bool    `json:"local"`
+		Progress     string  `json:"progress"`
+		Sizes        []int64 `json:"sizes,omitempty"`
+		Iters        int     `json:"iters"`
+		Warmup       int     `json:"warmup"`
+		Seed         uint64  `json:"seed"`
+		Timeout      string  `json:"timeout"`
+		LSA          string  `json:"lsa"`
+		Inject       string  `json:"inject,omitempty"`
+		Tokens       int     `json:"tokens,omitempty"`
+		Hidden       int     `json:"hidden,omitempty"`
+		TopK         int     `json:"topk,omitempty"`
+		Experts      int     `json:"experts,omitempty"`
+		DType        string  `json:"dtype,omitempty"`
+		Routing      string  `json:"routing,omitempty"`
+		Record       string  `json:"record,omitempty"`
+		Op           string  `json:"op,omitempty"`
+	}{c.Ranks, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
+		on[c.LSA], c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op})
+}
+
+// benchFlags are flags as typed, before they become a benchConfig.
+type benchFlags struct {
+	benchConfig
+	sizes, lsa string
+	kind       benchKind
+	set        func(flag string) bool // whether it was given
+}
+
+func (b *benchFlags) register(f *pflag.FlagSet) {
+	f.SortFlags = false
+	b.jobFlags.register(f, b.kind.ranks)
+	f.BoolVar(&b.Local, "local", false, "run all ranks in one process")
+	f.StringVar(&b.Progress, "progress", "", "who drives the proxy: `auto|thread|assisted` (default: DOORBELL_PROGRESS, or auto)")
+	if b.kind.sizes != "" {
+		f.StringVar(&b.sizes, "sizes", b.kind.sizes, "message `SIZES`: a range by powers of two as 4..4M, or a list as 8,64,1K")
+	}
+	f.IntVar(&b.Iters, "iters", 0, "timed operations per size (0: as many as fit)")
+	f.IntVar(&b.Warmup, "warmup", -1, "operations before the timed ones (-1: the bench chooses)")
+	f.Uint64Var(&b.Seed, "seed", 0, "seed of payloads and routing (default: DOORBELL_SEED, or from the clock)")
+	f.DurationVar(&b.Timeout, "timeout", 0, "deadline of each wait (default: DOORBELL_TIMEOUT, or 30s)")
+	f.StringVar(&b.lsa, "lsa", b.kind.lsa, "let ranks of one node store into each other's windows: `on|off`")
+	f.StringVar(&b.Inject, "inject", "", "make one thing go wrong, which must be noticed: `bitflip|lostput|doublesignal`")
+	f.BoolVar(&b.JSON, "json", false, "print one JSON object on standard output and nothing else")
+	f.StringVar(&b.Plot, "plot", "", "draw a chart into `FILE.svg|.png|.html`")
+	f.BoolVar(&b.Paper, "paper", false, "show the figures that arXiv 2511.15076 gives, beside ours (pingpong)")
+	if b.kind.moe {
+		f.IntVar(&b.Tokens, "tokens", 64, "tokens of each rank")
+		f.IntVar(&b.Hidden, "hidden", 7168, "elements of a token")
+		f.IntVar(&b.TopK, "topk", 8, "experts that each token goes to")
+		f.IntVar(&b.Experts, "experts", 32, "experts in the whole world")
+		f.StringVar(&b.DType, "dtype", "bf16", "type of a token's elements on the way to experts: `bf16|fp8`")
+		f.StringVar(&b.Routing, "routing", "", "take each token's experts from a `FILE`")
+		f.StringVar(&b.Record, "record", "", "write each token's experts to a `FILE`")
+	}
+	if b.kind.coll {
+		f.StringVar(&b.Op, "op", "allreduce", "collective `OPERATION`")
+		f.StringVar(&b.DType, "dtype", "f32", "type of the elements: `f32|bf16|f16`")
+	}
+	b.set = f.Changed
+}
+
+// config checks the flags and fills in what was not given. lookup nil is the process's environment.
+func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
+	c := b.benchConfig
+	if err := c.world(lookup, b.set("ranks")); err != nil {
+		return c, err
+	}
+	if err := c.check(); err != nil {
+		return c, err
+	}
+	if c.Ranks < b.kind.minRanks {
+		return c, usagef("-n %d: %s needs at least %d ranks", c.Ranks, b.kind.name, b.kind.minRanks)
+	}
+	for _, v := range []struct {
+		to  *string
+		env env.String
+	}{{&c.Net, env.Net}, {&c.Backend, env.Backend}, {&c.Device, env.Device}, {&c.Progress, env.Progress}} {
+		if *v.to == "" {
+			var err error
+			if *v.to, err = v.env.Get(lookup); err != nil {
+				return c, usagef("%w", err)
+			}
+		}
+	}
+	if err := oneOf("--progress", c.Progress, "auto", "thread", "assisted"); err != nil {
+		return c, err
+	}
+	if err := oneOf("--inject", c.Inject, "bitflip", "lostput", "doublesignal"); err != nil {
+		return c, err
+	}
+	if b.lsa != "on" && b.lsa != "off" {
+		return c, usagef("--lsa %q: accepted are on and off", b.lsa)
+	}
+	c.LSA = b.lsa == "on"
+	if b.kind.sizes != "" {
+		var err error
+		if c.Sizes, err = parseSizes(b.sizes); err != nil {
+			return c, usagef("--sizes %q: %w", b.sizes, err)
+		}
+	}
+	if c.Iters < 0 {
+		return c, usagef("--iters %d: it must be 0, for as many as fit, or more", c.Iters)
+	}
+	if c.Warmup < -1 {
+		return c, usagef("--warmup %d: it must be -1, for the bench's choice, or more", c.Warmup)
+	}
+	if c.Plot != "" {
+		if err := report.CheckPlotName(c.Plot); err != nil {
+			return c, usagef("--plot: %w", err)
+		}
+	}
+	if b.kind.moe {
+		if err := c.checkMoE(); err != nil {
+			return c, err
+		}
+	}
+	return c, b.fillRest(&c, lookup)
+}
+
+func (c *benchConfig) checkMoE() error {
+	for _, v := range []struct {
+		flag  string
+		value int
+	}{{"--tokens", c.Tokens}, {"--hidden", c.Hidden}, {"--topk", c.TopK}, {"--experts", c.Experts}} {
+		if v.value < 1 || v.value > 1<<24 {
+			return usagef("%s %d: it must be from 1 to %d", v.flag, v.value, 1<<24)
+		}
+	}
+	if c.TopK > c.Experts {
+		return usagef("--topk %d: there are only %d experts", c.TopK, c.Experts)
+	}
+	if c.Experts%c.Ranks != 0 {
+		return usagef("--experts %d: it must be a multiple of the number of ranks, which is %d", c.Experts, c.Ranks)
+	}
+	return oneOf("--dtype", c.DType, "bf16", "fp8")
+}
+
+// world takes the number of ranks from the launcher that started this process, if one did.
+func (c *benchConfig) world(lookup env.Lookup, given bool) error {
+	if !underLauncher(lookup) {
+		return nil
+	}
+	if c.Local {
+		return usagef("--local: a launcher has started this process as one rank of several")
+	}
+	size, err := env.WorldSize.Get(lookup)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	if given && c.Ranks != size {
+		return usagef("-n %d: the launcher has started %d ranks", c.Ranks, size)
+	}
+	c.Ranks = size
+	if c.RanksPerNode == 0 && env.RanksPerNode.IsSet(lookup) {
+		if c.RanksPerNode, err = env.RanksPerNode.Get(lookup); err != nil {
+			return usagef("%w", err)
+		}
+	}
+	return nil
+}
+
+func underLauncher(lookup env.Lookup) bool {
+	return env.Rank.IsSet(lookup) && env.WorldSize.IsSet(lookup)
+}
+
+// fillRest chooses timeout and seed. Ranks of one launcher must come to the same seed without talking: from the job id.
+func (b *benchFlags) fillRest(c *benchConfig, lookup env.Lookup) (err error) {
+	switch {
+	case b.set("timeout") && c.Timeout <= 0:
+		return usagef("--timeout %v: it must be positive", c.Timeout)
+	case b.set("timeout"):
+	case env.Timeout.IsSet(lookup):
+		c.Timeout, err = env.Timeout.Get(lookup)
+	default:
+		c.Timeout = 30 * time.Second
+	}
+	if err != nil {
+		return usagef("%w", err)
+	}
+	switch {
+	case b.set("seed"):
+	case env.Seed.IsSet(lookup):
+		if c.Seed, err = env.Seed.Get(lookup); err != nil {
+			return usagef("%w", err)
+		}
+	case underLauncher(lookup):
+		job, _ := env.Job.Get(lookup)
+		h := fnv.New64a()
+		fmt.Fprint(h, job)
+		c.Seed = h.Sum64()
+	default:
+		c.Seed = uint64(time.Now().UnixNano())
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Chart is what a plot shows, before any drawing. Tests compare it; drawing adds no data.
+type Chart struct {
+	Title    string
+	Subtitle string
+	Panels   []Panel
+	Notes    []string // sentences below the panels
+}
+
+// Panel is one pair of logarithmic axes; X is always bytes.
+type Panel struct {
+	YLabel string
+	Series []Series
+}
+
+// Series is one line. Kind tells how it is drawn.
+type Series struct {
+	Name   string
+	Kind   Kind
+	Points []Point
+}
+
+// Point is one value at a message size.
+type Point struct{ Bytes, Y float64 }
+
+// Kind is the role of a series.
+type Kind int
+
+const (
+	Main  Kind = iota // a median, a bandwidth or a rate of ours
+	Tail              // the 99th percentile that belongs to the Main before it
+	Paper             // a published figure, for comparison
+)
+
+// ChartOptions choose what stands beside our own figures.
+type ChartOptions struct {
+	// Paper adds the published round trips of small messages. It applies to pingpong only.
+	Paper bool
+}
+
+// paperNote cites where the published figures come from.
+const paperNote = "published: arXiv 2511.15076, Figure 4, round trip of 4-128 B put + signal on H100, 400G InfiniBand"
+
+// paperRTT are the published round trips in microseconds, the same from 4 to 128 bytes.
+var paperRTT = []struct {
+	name string
+	us   float64
+}{
+	{"GIN-GDAKI", 16.7},
+	{"GIN-Proxy", 18.0},
+	{"NVSHMEM-IBRC", 16.0},
+	{"NVSHMEM-IBGDA", 24.3},
+}
+
+// NewChart arranges a result's rows as lines: a panel each for latency, bandwidth and rate where there are figures.
+// Rows without a size (0 bytes) have no place on a logarithmic axis and are left out. Our series carry the words
+// "no network" where their bytes crossed none.
+func NewChart(r Result, o ChartOptions) (Chart, error) {
+	c := Chart{Title: "doorbell bench " + r.Bench, Subtitle: r.Host.CPU, Notes: r.Notes()}
+	if r.Host.Date != "" {
+		c.Subtitle = strings.TrimPrefix(c.Subtitle+", "+r.Host.Date, ", ")
+	}
+	latency := Panel{YLabel: "latency [µs]"}
+	if r.Bench == "pingpong" {
+		latency.YLabel = "round trip [µs]"
+	}
+	bandwidth, rate := Panel{YLabel: "bandwidth [GB/s]"}, Panel{YLabel: "rate [million operations/s]"}
+	for _, g := range groupRows(r) {
+		latency.add(g.name+", p50", Main, g.rows, func(x Row) float64 { return x.P50US })
+		latency.add(g.name+", p99", Tail, g.rows, func(x Row) float64 { return x.P99US })
+		bandwidth.add(g.name, Main, g.rows, func(x Row) float64 { return x.GBps })
+		rate.add(g.name, Main, g.rows, func(x Row) float64 { return x.Mops })
+	}
+	if o.Paper && r.Bench == "pingpong" {
+		for _, p := range paperRTT {
+			s := Series{Name: fmt.Sprintf("%s, %.1f µs (published)", p.name, p.us), Kind: Paper}
+			for b := 4.0; b <= 128; b *= 2 {
+				s.Points = append(s.Points, Point{b, p.us})
+			}
+			latency.Series = append(latency.Series, s)
+		}
+		c.Notes = append(c.Notes, paperNote)
+	}
+	for _, p := range []Panel{latency, bandwidth, rate} {
+		if len(p.Series) > 0 {
+			c.Panels = append(c.Panels, p)
+		}
+	}
+	if len(c.Panels) == 0 {
+		return c, fmt.Errorf("plot %s: none of %d rows has a size and a figure", r.Bench, len(r.Rows))
+	}
+	if !r.Verified || r.Error != "" {
+		c.Notes = append(c.Notes, "NOT VERIFIED: "+strings.TrimPrefix(r.verdict(), "verified: NO: "))
+	}
+	return c, nil
+}
+
+func (p *Panel) add(name string, kind Kind, rows []Row, y func(Row) float64) {
+	s := Series{Name: name, Kind: kind}
+	for _, x := range rows {
+		if v := figure(y(x)); x.Bytes > 0 && v > 0 {
+			s.Points = append(s.Points, Point{float64(x.Bytes), v})
+		}
+	}
+	if len(s.Points) > 0 {
+		p.Series = append(p.Series, s)
+	}
+}
+
+type rowGroup struct {
+	name string
+	rows []Row
+}
+
+// groupRows splits rows into lines of a chart: rows that differ in anything but size and figures, in order of appearance.
+func groupRows(r Result) []rowGroup {
+	var groups []rowGroup
+	for _, x := range r.Rows {
+		name := seriesName(r, x)
+		found := false
+		for i := range groups {
+			if groups[i].name == name {
+				groups[i].rows = append(groups[i].rows, x)
+				found = true
+			}
+		}
+		if !found {
+			groups = append(groups, rowGroup{name, []Row{x}})
+		}
+	}
+	return groups
+}
+
+func seriesName(r Result, x Row) string {
+	var p []string
+	if x.Label != "" {
+		p = append(p, x.Label)
+	}
+	where := fmt.Sprintf("%d ranks", x.Ranks)
+	if x.Nodes > 1 {
+		where += fmt.Sprintf(" on %d nodes", x.Nodes)
+		if r.Host.Hosts <= 1 {
+			where += " (emulated)"
+		}
+	}
+	for _, s := range []string{x.Backend, x.Net, x.Device, where} {
+		if s != "" {
+			p = append(p, s)
+		}
+	}
+	if x.Progress != "" {
+		p = append(p, "progress="+x.Progress)
+	}
+	name := strings.Join(p, ", ")
+	if r.NoNetwork(x) {
+		name += " (no network)"
+	}
+	return "Doorbell " + name
+}
+
+// PaperText lists the published figures for a table's foot.
+func PaperText() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:\n", paperNote)
+	for _, p := range paperRTT {
+		fmt.Fprintf(&b, "  %-14s %5.1f us\n", p.name, p.us)
+	}
+	return b.String()
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package report holds the results of benchmarks and shows them: as one JSON object, as a table, as a chart.
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Row is one measured point. Its JSON names are a contract with scripts.
+//
+// Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
+// Left out when zero, that is when a bench has no such figure: p50_us, p99_us, min_us (bw and rate time no single
+// operation), GBps (10^9 bytes a second, payload only) and Mops (10^6 operations a second).
+// Figures are written with six significant digits.
+type Row struct {
+	// Label tells rows of one bench apart in table and chart, as dispatch and combine of ll. It is not in the JSON.
+	Label    string
+	Bytes    int64  // payload of one operation
+	Ranks    int    // ranks in the world
+	Nodes    int    // nodes, virtual ones included
+	Net      string // network plugin, or lsa where ranks stored into each other's windows
+	Backend  string // proxy, gdaki, or lsa
+	Device   string // soft or cuda
+	Progress string // thread or assisted: the mode that was measured
+	// Emulated says that something stood in for hardware: no network between the ranks, virtual nodes, a software device.
+	Emulated     bool
+	Iters        int64   // timed operations
+	P50US        float64 // median, microseconds
+	P99US        float64 // 99th percentile, microseconds
+	MinUS        float64 // minimum, microseconds
+	GBps         float64
+	Mops         float64
+	CheckedBytes int64 // bytes compared with values that the receiver computed by itself
+}
+
+type rowJSON struct {
+	Bytes        int64   `json:"bytes"`
+	Ranks        int     `json:"ranks"`
+	Nodes        int     `json:"nodes"`
+	Net          string  `json:"net"`
+	Backend      string  `json:"backend"`
+	Device       string  `json:"device"`
+	Progress     string  `json:"progress"`
+	Emulated     bool    `json:"emulated"`
+	Iters        int64   `json:"iters"`
+	P50US        float64 `json:"p50_us,omitempty"`
+	P99US        float64 `json:"p99_us,omitempty"`
+	MinUS        float64 `json:"min_us,omitempty"`
+	GBps         float64 `json:"GBps,omitempty"`
+	Mops         float64 `json:"Mops,omitempty"`
+	CheckedBytes int64   `json:"checked_bytes"`
+}
+
+// MarshalJSON writes the row with the names of the contract. A figure that is not a number is left out.
+func (r Row) MarshalJSON() ([]byte, error) {
+	return json.Marshal(rowJSON{
+		Bytes: r.Bytes, Ranks: r.Ranks, Nodes: r.Nodes, Net: r.Net, Backend: r.Backend, Device: r.Device,
+		Progress: r.Progress, Emulated: r.Emulated, Iters: r.Iters,
+		P50US: figure(r.P50US), P99US: figure(r.P99US), MinUS: figure(r.MinUS),
+		GBps: figure(r.GBps), Mops: figure(r.Mops), CheckedBytes: r.CheckedBytes,
+	})
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON, up to rounding and Label.
+func (r *Row) UnmarshalJSON(b []byte) error {
+	var j rowJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	*r = Row{
+		Bytes: j.Bytes, Ranks: j.Ranks, Nodes: j.Nodes, Net: j.Net, Backend: j.Backend, Device: j.Device,
+		Progress: j.Progress, Emulated: j.Emulated, Iters: j.Iters,
+		P50US: j.P50US, P99US: j.P99US, MinUS: j.MinUS, GBps: j.GBps, Mops: j.Mops, CheckedBytes: j.CheckedBytes,
+	}
+	return nil
+}
+
+// figure rounds to six significant digits; what is no finite number becomes 0, which JSON leaves out.
+func figure(v float64) float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return 0
+	}
+	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 6, 64), 64)
+	if err != nil {
+		return 0
+	}
+	return r
+}
+
+// Result is what one bench run says.
+type Result struct {
+	Bench    string
+	Config   any // the settings as the user gave them; a JSON object
+	Host     Host
+	Rows     []Row
+	Verified bool   // every byte, signal and counter that was checked was right
+	Error    string // why it is not verified; empty otherwise
+}
+
+type resultJSON struct {
+	Bench    string          `json:"bench"`
+	Config   json.RawMessage `json:"config"`
+	Host     Host            `json:"host"`
+	Rows     []Row           `json:"rows"`
+	Verified bool            `json:"verified"`
+	Error    string          `json:"error,omitempty"`
+	Labels   []string        `json:"labels,omitempty"` // of the rows; only between our own processes
+}
+
+// MarshalJSON writes {"bench","config","host","rows","verified"} and, only when there is one, "error".
+// A result with an error is never written as verified, nor is one without rows.
+func (r Result) MarshalJSON() ([]byte, error) { return r.encode(false) }
+
+// Wire encodes the result for Decode of another of our processes: the same object, with the rows' labels.
+func (r Result) Wire() ([]byte, error) { return r.encode(true) }
+
+func (r Result) encode(labels bool) ([]byte, error) {
+	config := json.RawMessage("{}")
+	if r.Config != nil {
+		b, err := json.Marshal(r.Config)
+		if err != nil {
+			return nil, fmt.Errorf("encode config: %w", err)
+		}
+		if config = b; string(b) == "null" {
+			config = json.RawMessage("{}")
+		}
+	}
+	rows := r.Rows
+	if rows == nil {
+		rows = []Row{}
+	}
+	j := resultJSON{
+		Bench: r.Bench, Config: config, Host: r.Host, Rows: rows,
+		Verified: r.Verified && r.Error == "" && len(rows) > 0, Error: r.Error,
+	}
+	if labels {
+		for _, row := range rows {
+			j.Labels = append(j.Labels, row.Label)
+		}
+	}
+	return json.Marshal(j)
+}
+
+// WriteJSON writes the result as one JSON object on one line, so that files of results are JSON lines.
+func (r Result) WriteJSON(w io.Writer) error {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// MaxJSON is the size of the largest encoded result that Decode accepts, in bytes.
+const MaxJSON = 16 << 20
+
+// Decode reads one result as another process wrote it. It refuses more than MaxJSON bytes, anything behind the object,
+// and one that claims to be verified beside an error or without a row. Config becomes a json.RawMessage.
+func Decode(b []byte) (Result, error) {
+	if len(b) > MaxJSON {
+		return Result{}, fmt.Errorf("decode result: %d bytes, at most %d are accepted", len(b), MaxJSON)
+	}
+	var j resultJSON
+	dec := json.NewDecoder(bytes.NewReader(b))
+	if err := dec.Decode(&j); err != nil {
+		return Result{}, fmt.Errorf("decode result: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return Result{}, fmt.Errorf("decode result: more than one JSON value in %d bytes", len(b))
+	}
+	if j.Bench == "" {
+		return Result{}, errors.New("decode result: no \"bench\" in it")
+	}
+	if j.Verified && (j.Error != "" || len(j.Rows) == 0) {
+		return Result{}, fmt.Errorf("decode result: verified with %d rows and error %q", len(j.Rows), j.Error)
+	}
+	if len(j.Labels) > len(j.Rows) {
+		return Result{}, fmt.Errorf("decode result: %d labels for %d rows", len(j.Labels), len(j.Rows))
+	}
+	for i, l := range j.Labels {
+		j.Rows[i].Label = l
+	}
+	r := Result{Bench: j.Bench, Host: j.Host, Rows: j.Rows, Verified: j.Verified, Error: j.Error}
+	if len(j.Config) > 0 {
+		r.Config = j.Config
+	}
+	return r, nil
+}
+
+// NoNetwork says that a row's bytes crossed no network: they went through shared memory, or through TCP inside one host.
+func (r Result) NoNetwork(row Row) bool {
+	net := row.Net
+	if _, inner, wrapped := strings.Cut(net, "+"); wrapped { // fault+shm is shm that misbehaves
+		net = inner
+	}
+	switch net {
+	case "verbs":
+		return false
+	case "tcp":
+		return r.Host.Hosts <= 1
+	}
+	return true
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// golden compares got with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; run with -update if that is meant. got:\n%s\nwant:\n%s", path, got, want)
+	}
+}
+
+// mixed has rows that differ in more than size, with and without figures of each kind.
+func mixed() Result {
+	r := sample()
+	r.Bench = "ll"
+	one := r.Rows[0]
+	one.Label, one.Bytes, one.GBps = "dispatch", 14336, 6.25
+	two := one
+	two.Label, two.Progress, two.Nodes, two.P99US = "combine", "thread", 1, 0
+	three := Row{Label: "rate", Bytes: 8, Ranks: 2, Nodes: 1, Net: "tcp", Backend: "proxy", Device: "cuda", Progress: "thread", Mops: 8.123456789}
+	r.Rows = []Row{one, two, three}
+	return r
+}
+
+func TestGolden(t *testing.T) {
+	failed := sample()
+	failed.Rows, failed.Error = failed.Rows[:1], "round 3 from rank 1: byte 5 is 0x41, want 0x40"
+	for name, r := range map[string]Result{
+		"sample": sample(), "mixed": mixed(), "failed": failed, "empty": {Bench: "bw", Verified: true, Error: "no peer"},
+	} {
+		var table, object bytes.Buffer
+		if err := r.WriteTable(&table); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".table", table.String())
+		if err := r.WriteJSON(&object); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".json", object.String())
+	}
+}
+
+func TestJSONNames(t *testing.T) {
+	full, err := json.Marshal(Row{Bytes: 1, P50US: 1, P99US: 1, MinUS: 1, GBps: 1, Mops: 1, Label: "hidden"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(full, &m); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Fields("bytes ranks nodes net backend device progress emulated iters p50_us p99_us min_us GBps Mops checked_bytes")
+	if len(m) != len(want) {
+		t.Errorf("row has %d names, want %d: %s", len(m), len(want), full)
+	}
+	for _, k := range want {
+		if _, ok := m[k]; !ok {
+			t.Errorf("row has no %q: %s", k, full)
+		}
+	}
+}
+
+func TestJSONNeverClaimsTooMuch(t *testing.T) {
+	r := sample()
+	r.Rows[0].P50US, r.Rows[0].GBps = math.NaN(), math.Inf(1)
+	r.Error = "rank 1 is lost"
+	b, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back.Verified || back.Error != r.Error || back.Rows[0].P50US != 0 || back.Rows[0].GBps != 0 {
+		t.Errorf("verified %v, error %q, row %+v", back.Verified, back.Error, back.Rows[0])
+	}
+	if b, _ := json.Marshal(Result{Bench: "bw", Verified: true}); !bytes.Contains(b, []byte(`"verified":false`)) {
+		t.Errorf("no rows, and yet %s", b)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, bad := range []string{
+		"", "{}", "null", `{"bench":"bw"} {}`, `{"bench":"bw","verified":true,"rows":[]}`, `{"bench":"bw"}x`,
+		`{"bench":"bw","verified":true,"rows":[{}],"error":"x"}`, `{"bench":"bw","rows":[{}],"labels":["a","b"]}`, strings.Repeat(" ", MaxJSON+1),
+	} {
+		if r, err := Decode([]byte(bad)); err == nil {
+			t.Errorf("%.40q decoded to %+v", bad, r)
+		}
+	}
+}
+
+func TestWireKeepsLabels(t *testing.T) {
+	b, err := mixed().Wire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range mixed().Rows {
+		if r.Rows[i].Label != want.Label {
+			t.Errorf("row %d is labelled %q, want %q", i, r.Rows[i].Label, want.Label)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, r := range []Result{sample(), mixed(), {Bench: "x", Error: "y"}} {
+		var b bytes.Buffer
+		if err := r.WriteJSON(&b); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := Decode(b)
+		if err != nil {
+			return
+		}
+		again, err := r.Wire()
+		if err != nil {
+			t.Fatalf("encode what was decoded: %v", err)
+		}
+		r2, err := Decode(again)
+		if err != nil {
+			t.Fatalf("decode %s: %v", again, err)
+		}
+		if r.Verified != r2.Verified || r.Error != r2.Error || len(r.Rows) != len(r2.Rows) {
+			t.Fatalf("%+v became %+v", r, r2)
+		}
+		var sink bytes.Buffer
+		if err := r.WriteTable(&sink); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestNoNetwork(t *testing.T) {
+	for _, c := range []struct {
+		net   string
+		hosts int
+		want  bool
+	}{{"shm", 1, true}, {"lsa", 1, true}, {"fault+shm", 1, true}, {"tcp", 1, true}, {"fault+tcp", 2, false}, {"tcp", 2, false}, {"verbs", 1, false}} {
+		if got := (Result{Host: Host{Hosts: c.hosts}}).NoNetwork(Row{Net: c.net}); got != c.want {
+			t.Errorf("%s over %d hosts: no network is %v, want %v", c.net, c.hosts, got, c.want)
+		}
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1 KiB", 1536: "1.5 KiB", 4 << 20: "4 MiB",
+		math.MaxInt64: "8 EiB", -5: "-5 B"} {
+		if got := Size(n); got != want {
+			t.Errorf("Size(%d) = %q, want %q", n, got, want)
+		}
+	}
+}
+
+// dump writes a chart's data for a golden file.
+func (c Chart) dump() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "title %s\nsubtitle %s\n", c.Title, c.Subtitle)
+	for _, p := range c.Panels {
+		fmt.Fprintf(&b, "panel %s\n", p.YLabel)
+		for _, s := range p.Series {
+			fmt.Fprintf(&b, "  series kind=%d %s\n   ", s.Kind, s.Name)
+			for _, pt := range s.Points {
+				fmt.Fprintf(&b, " %g:%g", pt.Bytes, pt.Y)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	for _, n := range c.Notes {
+		fmt.Fprintf(&b, "note %s\n", n)
+	}
+	return b.String()
+}
+
+func TestChartGolden(t *testing.T) {
+	for name, r := range map[string]Result{"sample": sample(), "mixed": mixed()} {
+		c, err := NewChart(r, ChartOptions{Paper: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".chart", c.dump())
+	}
+}
+
+func TestWritePlot(t *testing.T) {
+	dir := t.TempDir()
+	small := sample()
+	small.Rows, small.Error = small.Rows[:1], strings.Repeat("long & <b>bad</b> ", 40)
+	for i, r := range []Result{sample(), mixed(), small} {
+		for ext, head := range map[string]string{".svg": "<?xml", ".png": "\x89PNG", ".html": "<!DOCTYPE html>"} {
+			name := filepath.Join(dir, fmt.Sprint(i)+ext)
+			if err := WritePlot(name, r, ChartOptions{Paper: true}); err != nil {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.HasPrefix(b, []byte(head)) {
+				t.Errorf("%s begins with %.20q", name, b)
+			}
+			if ext == ".png" {
+				continue
+			}
+			if !bytes.Contains(b, []byte("(no network)")) {
+				t.Errorf("%s does not say \"no network\"", name)
+			}
+			if bytes.Contains(b, []byte("<b>bad")) {
+				t.Errorf("%s has text that was not escaped", name)
+			}
+			if bytes.Contains(b, []byte("src=")) || bytes.Contains(b, []byte("url(http")) || bytes.Contains(b, []byte("<script")) {
+				t.Errorf("%s is not self-contained", name)
+			}
+		}
+	}
+	for _, bad := range []string{"x.pdf", "x", "x.SVG", ".png/x.jpg"} {
+		if err := WritePlot(filepath.Join(dir, bad), sample(), ChartOptions{}); err == nil || !strings.Contains(err.Error(), ".svg, .png or .html") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	if err := CheckPlotName(filepath.Join(dir, "none", "x.svg")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing folder: %v", err)
+	}
+	if err := WritePlot(filepath.Join(dir, "e.svg"), Result{Bench: "bw"}, ChartOptions{}); err == nil {
+		t.Error("a result without rows was plotted")
+	}
+}
+
+func TestTicks(t *testing.T) {
+	for _, c := range []struct {
+		low, high float64
+		want      string
+	}{{3, 5 << 20, "4 B,16 B,64 B,256 B,1 KiB,4 KiB,16 KiB,64 KiB,256 KiB,1 MiB,4 MiB"}, {2.6, 25, "4 B,8 B,16 B"}} {
+		var got []string
+		for _, k := range (sizeTicks{}).Ticks(c.low, c.high) {
+			if k.Label != "" {
+				got = append(got, k.Label)
+			}
+		}
+		if strings.Join(got, ",") != c.want {
+			t.Errorf("ticks of %g..%g: %v, want %s", c.low, c.high, got, c.want)
+		}
+	}
+}
+
+func TestRowRoundTrip(t *testing.T) {
+	for _, want := range mixed().Rows {
+		b, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Row
+		if err := json.Unmarshal(b, &got); err != nil {
+			t.Fatal(err)
+		}
+		want.Label = ""
+		for _, f := range []*float64{&want.P50US, &want.P99US, &want.MinUS, &want.GBps, &want.Mops} {
+			*f = figure(*f)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v\nwant %+v", got, want)
+		}
+	}
+}

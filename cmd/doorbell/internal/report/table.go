@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTable writes the result for a reader: what was measured where, a line for each row, what of it is emulated, and
+// whether it was verified. Columns that no row has a figure for are left out.
+func (r Result) WriteTable(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "doorbell bench %s\n", r.Bench)
+	fmt.Fprintf(&b, "host: %s\n", r.Host)
+	common, columns := r.layout()
+	if common != "" {
+		fmt.Fprintln(&b, common)
+	}
+	b.WriteByte('\n')
+	if len(r.Rows) > 0 {
+		tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+		for _, c := range columns {
+			fmt.Fprint(tw, c.head, "\t")
+		}
+		fmt.Fprintln(tw)
+		for _, row := range r.Rows {
+			for _, c := range columns {
+				fmt.Fprint(tw, c.cell(row), "\t")
+			}
+			fmt.Fprintln(tw)
+		}
+		if err := tw.Flush(); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
+		b.WriteByte('\n')
+	}
+	for _, n := range r.Notes() {
+		fmt.Fprintf(&b, "note: %s\n", n)
+	}
+	fmt.Fprintln(&b, r.verdict())
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+type column struct {
+	head string
+	cell func(Row) string
+	show func(Row) bool // the column appears if this holds for any row
+}
+
+func always(Row) bool { return true }
+
+// layout says what all rows share, which is printed once, and gives the columns for the rest.
+func (r Result) layout() (common string, columns []column) {
+	who := []column{
+		{"ranks", func(x Row) string { return strconv.Itoa(x.Ranks) }, nil},
+		{"nodes", func(x Row) string { return strconv.Itoa(x.Nodes) }, nil},
+		{"net", func(x Row) string { return x.Net }, nil},
+		{"backend", func(x Row) string { return x.Backend }, nil},
+		{"device", func(x Row) string { return x.Device }, nil},
+		{"progress", func(x Row) string { return x.Progress }, nil},
+		{"emulated", func(x Row) string { return yes(x.Emulated) }, nil},
+	}
+	all := []column{
+		{"what", func(x Row) string { return x.Label }, func(x Row) bool { return x.Label != "" }},
+		{"size", func(x Row) string { return Size(x.Bytes) }, always},
+	}
+	var shared []string
+	for _, c := range who {
+		if len(r.Rows) == 0 {
+			break
+		}
+		first, same := c.cell(r.Rows[0]), true
+		for _, x := range r.Rows {
+			same = same && c.cell(x) == first
+		}
+		if !same {
+			c.show = always
+			all = append(all, c)
+		} else if first != "" {
+			shared = append(shared, c.head+"="+first)
+		}
+	}
+	all = append(all,
+		column{"iters", func(x Row) string { return strconv.FormatInt(x.Iters, 10) }, always},
+		column{"p50 us", func(x Row) string { return decimals(x.P50US) }, func(x Row) bool { return x.P50US > 0 }},
+		column{"p99 us", func(x Row) string { return decimals(x.P99US) }, func(x Row) bool { return x.P99US > 0 }},
+		column{"min us", func(x Row) string { return decimals(x.MinUS) }, func(x Row) bool { return x.MinUS > 0 }},
+		column{"GB/s", func(x Row) string { return decimals(x.GBps) }, func(x Row) bool { return x.GBps > 0 }},
+		column{"Mops/s", func(x Row) string { return decimals(x.Mops) }, func(x Row) bool { return x.Mops > 0 }},
+		column{"checked", func(x Row) string { return Size(x.CheckedBytes) }, always},
+	)
+	for _, c := range all {
+		for _, x := range r.Rows {
+			if c.show(x) {
+				columns = append(columns, c)
+				break
+			}
+		}
+	}
+	return strings.Join(shared, " "), columns
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// Notes says, a sentence each, what in the rows stands for something that was not there.
+func (r Result) Notes() []string {
+	var quiet, nodes, soft bool
+	for _, x := range r.Rows {
+		quiet = quiet || r.NoNetwork(x)
+		nodes = nodes || (x.Nodes > 1 && r.Host.Hosts <= 1)
+		soft = soft || x.Device == "soft"
+	}
+	var notes []string
+	if quiet {
+		notes = append(notes, "no network: the ranks share one host; these are figures of memory, not of a wire")
+	}
+	if nodes {
+		notes = append(notes, "emulated nodes: one host is cut into virtual nodes")
+	}
+	if soft {
+		notes = append(notes, "emulated device: kernels ran as goroutines on CPU cores, not on a GPU")
+	}
+	return notes
+}
+
+func (r Result) verdict() string {
+	var checked int64
+	for _, x := range r.Rows {
+		checked += x.CheckedBytes
+	}
+	switch {
+	case r.Error != "":
+		return "verified: NO: " + r.Error
+	case !r.Verified || len(r.Rows) == 0:
+		return "verified: NO"
+	}
+	return fmt.Sprintf("verified: yes (%s compared)", Size(checked))
+}

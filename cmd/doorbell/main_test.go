@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// asDoorbell makes the test binary behave as the command, with a bench that does what the variable says.
+const asDoorbell = "CMD_TEST_BENCH"
+
+func TestMain(m *testing.M) {
+	launch.Main()
+	if os.Getenv(asDoorbell) != "" {
+		benchRunner = fakeBench
+		os.Exit(cli(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+func fakeBench(ctx context.Context, name string, cfg benchConfig) (report.Result, error) {
+	rank := os.Getenv("DOORBELL_RANK")
+	row := report.Row{Bytes: 8, Ranks: cfg.Ranks, Nodes: 1, Net: "shm", Backend: "proxy", Device: "soft", Progress: "assisted", Iters: 1, P50US: 1, CheckedBytes: 8}
+	r := report.Result{Rows: []report.Row{row}, Verified: true}
+	switch mode := os.Getenv(asDoorbell); mode {
+	case "ok":
+		fmt.Println("a stray line") // on real standard output, it would spoil the object
+		r.Rows[0].Label = fmt.Sprintf("seed %d", cfg.Seed)
+	case "wrong":
+		r.Verified, r.Error = false, "byte 3 is 1, want 2"
+	case "error":
+		if rank != "1" {
+			return r, errors.New("wait for signal 0 of rank 1: timeout after 30s")
+		}
+		<-ctx.Done()
+		return r, ctx.Err()
+	case "cuda":
+		return report.Result{}, unavailablef("no CUDA device")
+	case "killed": // rank 1 dies; rank 0 notices only when it is told to end
+		if rank == "1" {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		<-ctx.Done()
+		return r, errors.New("rank 1 is lost")
+	case "silent":
+		os.Exit(0)
+	default:
+		return r, fmt.Errorf("no mode %q", mode)
+	}
+	return r, nil
+}
+
+// command runs the command in a process of its own.
+func command(t *testing.T, mode string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asDoorbell+"="+mode, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	var out, errw bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errw
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		t.Fatalf("%s %v: %v\n%s", mode, args, err, errw.String())
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errw.String()
+}
+
+func TestBenchProcesses(t *testing.T) {
+	for _, c := range []struct {
+		mode     string
+		code     int
+		verified bool
+		want     string // in the object's error
+		not      string
+	}{
+		{"ok", 0, true, "", ""},
+		{"wrong", 1, false, "byte 3 is 1, want 2", "exit status"},
+		{"error", 1, false, "wait for signal 0 of rank 1: timeout after 30s", "exit status"},
+		{"cuda", 3, false, "no CUDA device", "exit status"},
+		{"killed", 1, false, "rank 1 is lost; rank 1 (pid ", ""},
+		{"silent", 1, false, "rank 0 handed over no result", ""},
+	} {
+		t.Run(c.mode, func(t *testing.T) {
+			t.Parallel()
+			code, out, errs := command(t, c.mode, "bench", "pingpong", "--json", "--seed", "7")
+			r, err := report.Decode([]byte(out))
+			if err != nil {
+				t.Fatalf("%v in %q", err, out)
+			}
+			if code != c.code || r.Verified != c.verified || !strings.Contains(r.Error, c.want) || c.not != "" && strings.Contains(r.Error, c.not) {
+				t.Errorf("exit %d, verified %v, error %q; want %d, %v, %q\n%s", code, r.Verified, r.Error, c.code, c.verified, c.want, errs)
+			}
+			if config, _ := json.Marshal(r.Config); r.Bench != "pingpong" || !bytes.Contains(config, []byte(`"seed":7`)) {
+				t.Errorf("bench %q, config %s", r.Bench, config)
+			}
+			if strings.Count(out, "\n") != 1 {
+				t.Errorf("not one line: %q", out)
+			}
+		})
+	}
+}
+
+func TestBenchTable(t *testing.T) {
+	dir := t.TempDir()
+	plot := filepath.Join(dir, "p.svg")
+	code, out, errs := command(t, "ok", "bench", "pingpong", "-n", "4", "--paper", "--plot", plot, "--seed", "9")
+	for _, want := range []string{"doorbell bench pingpong\n", "ranks=4", "seed 9", "verified: yes (8 B compared)", "GIN-GDAKI", "no network"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if svg, err := os.ReadFile(plot); code != 0 || err != nil || !bytes.Contains(svg, []byte("(no network)")) {
+		t.Errorf("exit %d, plot %v\n%s", code, err, errs)
+	}
+}
+
+func TestBenchLocal(t *testing.T) {
+	code, out, errs := command(t, "wrong", "bench", "bw", "--local", "-n", "3")
+	if code != 1 || !strings.Contains(out, "verified: NO: byte 3 is 1, want 2") || strings.Contains(errs, "rank") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+}
+
+// TestBenchUnderLauncher: the ranks that run started take their number from it, and only rank 0 prints.
+func TestBenchUnderLauncher(t *testing.T) {
+	code, out, errs := command(t, "cuda", "run", "-n", "2", "--", os.Args[0], "bench", "alltoall", "--json")
+	if code != 1 || strings.Count(out, `"bench":"alltoall"`) > 1 || strings.Contains(out, "[1]") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+	code, out, errs = command(t, "wrong", "run", "-n", "1", "--", os.Args[0], "bench", "alltoall", "-n", "2")
+	if code != 1 || !strings.Contains(errs, "the launcher has started 1 ranks") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestRun(t *testing.T) {
+	code, out, errs := command(t, "x", "run", "-n", "2", "--", "/bin/echo", "-n", "--json", "--", "-x")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	slices.Sort(lines)
+	if code != 0 || !slices.Equal(lines, []string{"[0] --json -- -x", "[1] --json -- -x"}) {
+		t.Errorf("exit %d, %q\n%s", code, out, errs)
+	}
+	code, _, errs = command(t, "x", "run", "-n", "2", "/bin/sh", "-c", "exit $DOORBELL_RANK")
+	if code != 1 || strings.Count(errs, "exit status 1 after") != 1 || !strings.Contains(errs, "doorbell run: rank 1 (pid ") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"", 0, ""},
+		{"version", 0, ""},
+		{"run --help", 0, ""},
+		{"nonsense", 2, `no command "nonsense"`},
+		{"--nonsense", 2, "unknown flag"},
+		{"version extra", 2, "extra"},
+		{"run", 2, "no program"},
+		{"run -- /bin/true", 2, "-n is needed"},
+		{"run -n 0 -- /bin/true", 2, "from 1 to 4096"},
+		{"run -n x -- /bin/true", 2, "invalid"},
+		{"run -n 3 --ranks-per-node 2 -- /bin/true", 2, "must divide"},
+		{"run -n 2 --nodes 2 -- /bin/true", 3, "not built yet"},
+		{"run -n 2 --net s!m -- /bin/true", 2, "accepted are auto"},
+		{"run -n 2 --backend x -- /bin/true", 2, "auto, proxy, gdaki"},
+		{"run -n 2 --device x -- /bin/true", 2, "auto, soft, cuda"},
+		{"run -n 2 -- " + dir + "/none", 2, "does not exist"},
+		{"bench", 2, "say which"},
+		{"bench nonsense", 2, `no bench "nonsense"`},
+		{"bench pingpong extra", 2, "extra"},
+		{"bench pingpong -n 1", 2, "at least 2 ranks"},
+		{"bench pingpong --sizes 3..8", 2, "power of two"},
+		{"bench pingpong --lsa maybe", 2, "on and off"},
+		{"bench pingpong --inject fire", 2, "bitflip, lostput, doublesignal"},
+		{"bench pingpong --timeout 0s", 2, "must be positive"},
+		{"bench pingpong --plot x.pdf", 2, ".svg, .png or .html"},
+		{"bench pingpong --progress x", 2, "auto, thread, assisted"},
+		{"bench pingpong --iters -1", 2, "--iters -1"},
+		{"bench pingpong --nodes 2", 3, "not built yet"},
+		{"bench ll --topk 40", 2, "only 32 experts"},
+		{"bench ll -n 3", 2, "multiple of the number of ranks"},
+		{"bench ll --dtype f64", 2, "bf16, fp8"},
+		{"bench ht", 3, "not built yet"},
+		{"bench fused --json", 3, "not built yet"},
+		{"bench coll --op allgather", 3, "not built yet"},
+		{"doctor --json", 3, "not built yet"},
+		{"top", 3, "not built yet"},
+		{"trace", 3, "not built yet"},
+		{"explain", 3, "not built yet"},
+	} {
+		var out, errs bytes.Buffer
+		code := cli(context.Background(), strings.Fields(c.args), &out, &errs)
+		if code != c.code || !strings.Contains(errs.String(), c.want) {
+			t.Errorf("doorbell %s: exit %d, want %d with %q\n%s", c.args, code, c.code, c.want, errs.String())
+		}
+	}
+}
+
+// TestJSONAlsoWhenCalledWrongly: a script that asked for an object gets exactly one.
+func TestJSONAlsoWhenCalledWrongly(t *testing.T) {
+	for _, args := range []string{"bench ht --json", "bench bw --nonsense --json", "bench pingpong --json --sizes x", "bench nonsense --json"} {
+		var out, errs bytes.Buffer
+		code := cli(context.Background(), strings.Fields(args), &out, &errs)
+		r, err := report.Decode(out.Bytes())
+		if err != nil || code < 2 || r.Verified || r.Error == "" {
+			t.Errorf("%s: exit %d, %v: %s", args, code, err, out.String())
+		}
+	}
+}
+
+func TestHelpGolden(t *testing.T) {
+	var all strings.Builder
+	for _, args := range []string{"", "run", "bench", "bench pingpong", "bench ll", "bench coll", "doctor"} {
+		var out, errs bytes.Buffer
+		if code := cli(context.Background(), append(strings.Fields(args), "--help"), &out, &errs); code != 0 || errs.Len() > 0 {
+			t.Errorf("%s --help: exit %d\n%s", args, code, errs.String())
+		}
+		fmt.Fprintf(&all, "$ doorbell %s --help\n%s\n", args, out.String())
+	}
+	path := filepath.Join("testdata", "help.txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(all.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.String() != string(want) {
+		t.Errorf("help differs from %s; run with -update if that is meant. got:\n%s", path, all.String())
+	}
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/proxy"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// Comm is one rank of a job.
+type Comm struct {
+	opt      Options
+	rank     int
+	size     int
+	lsaRank  int
+	lsaSize  int
+	group    bootstrap.Group
+	dev      device.Device
+	plugin   netplugin.Plugin
+	endpoint netplugin.Endpoint
+	engine   *proxy.Engine
+	owner    *proxy.Owner
+	infos    windowInfos
+
+	ctx    context.Context // ends with Abort, Revoke and Close
+	cancel context.CancelCauseFunc
+	ticked chan struct{} // the housekeeper has ended
+
+	mu       sync.Mutex
+	closed   bool
+	ended    abi.Status // Aborted or Revoked
+	gen      uint32
+	nextCtx  int32
+	lost     map[int]error
+	details  []error // of operations that failed after they were posted
+	streams  map[*Stream]struct{}
+	devComms map[*DevComm]struct{}
+	windows  map[*Window]struct{}
+	buffers  map[*Buffer]struct{}
+}
+
+// Rank is this rank's number, 0 to Size-1.
+func (c *Comm) Rank() int { return c.rank }
+
+// Size is the number of ranks.
+func (c *Comm) Size() int { return c.size }
+
+// LSARank is this rank's number in its LSA team, LSASize the size of that: consecutive ranks that load and store each
+// other's windows.
+func (c *Comm) LSARank() int { return c.lsaRank }
+
+// LSASize is the size of each rank's LSA team.
+func (c *Comm) LSASize() int { return c.lsaSize }
+
+// Nodes is the number of LSA teams.
+func (c *Comm) Nodes() int { return c.size / c.lsaSize }
+
+// Info is what a communicator is made of. Results carry it.
+type Info struct {
+	Net      string // the network plugin
+	Backend  string // who drives the network
+	Device   string // what runs the kernels
+	Progress string // who drives the proxy: thread or assisted
+	Network  bool   // whether bytes leave the machine's memory
+	Emulated bool   // whether the device is one in software
+}
+
+// Info says what this communicator is made of.
+func (c *Comm) Info() Info {
+	return Info{
+		Net: c.plugin.Name(), Backend: "proxy", Device: c.dev.Name(), Progress: c.engine.Mode().String(),
+		Network: c.plugin.Powers().Network, Emulated: c.dev.Name() == "soft",
+	}
+}
+
+// Timeout is the deadline of waits that have none of their own.
+func (c *Comm) Timeout() time.Duration { return c.opt.Timeout }
+
+// Barrier waits until each rank has called it. Collective.
+func (c *Comm) Barrier(ctx context.Context) error {
+	_, err := c.gather(ctx, "barrier", bootstrap.Blob{})
+	return err
+}
+
+// AllGather gives each rank's bytes to all, by rank. Collective: it is for set-up, not for data.
+func (c *Comm) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
+	blobs, err := c.gather(ctx, "all-gather", bootstrap.Blob{Bytes: mine})
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]byte, len(blobs))
+	for i, b := range blobs {
+		out[i] = b.Bytes
+	}
+	return out, nil
+}
+
+// gather is a collective exchange that ends with the communicator too.
+func (c *Comm) gather(ctx context.Context, name string, mine bootstrap.Blob) ([]bootstrap.Blob, error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	blobs, err := c.group.AllGather(ctx, name, mine)
+	if err != nil {
+		if cause := context.Cause(c.ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return nil, fmt.Errorf("rank %d: %s: %w", c.rank, name, err)
+	}
+	return blobs, nil
+}
+
+// bound is ctx, ended by the communicator's end and by the default deadline if it has none.
+func (c *Comm) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	var undo context.CancelFunc = func() {}
+	if _, ok := ctx.Deadline(); !ok {
+		ctx, undo = context.WithTimeoutCause(ctx, c.opt.Timeout, fmt.Errorf("no end within %v: %w", c.opt.Timeout, context.DeadlineExceeded))
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		undo()
+	}
+}
+
+// agree is a collective exchange of one rank's failure: each rank gets an error if one had one.
+func (c *Comm) agree(ctx context.Context, what string, mine error) error {
+	text := ""
+	if mine != nil {
+		text = mine.Error()
+	}
+	blobs, err := c.gather(ctx, what, bootstrap.Blob{Bytes: []byte(text)})
+	if mine != nil {
+		return mine
+	}
+	if err != nil {
+		return err
+	}
+	for r, b := range blobs {
+		if len(b.Bytes) > 0 {
+			return fmt.Errorf("rank %d: %s: rank %d refused: %s", c.rank, what, r, b.Bytes)
+		}
+	}
+	return nil
+}
+
+// Lost lists the ranks that are lost or have left, with the reason.
+func (c *Comm) Lost() map[int]error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[int]error, len(c.lost))
+	for r, err := range c.lost {
+		out[r] = err
+	}
+	return out
+}
+
+// lose ends all waits for a rank.
+func (c *Comm) lose(rank int, cause error) {
+	c.mu.Lock()
+	if c.closed || c.lost[rank] != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.lost[rank] = cause
+	var dcs []*DevComm
+	for dc := range c.devComms {
+		dcs = append(dcs, dc)
+	}
+	c.mu.Unlock()
+	for _, dc := range dcs {
+		dc.lose(rank)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
+	defer cancel()
+	if err := c.owner.Lose(ctx, rank); err != nil {
+		c.opt.Log.Error("mark a lost rank", "rank", c.rank, "lost", rank, "error", err)
+	}
+}
+
+// Abort ends every wait of this rank, on host and device, with Aborted. The communicator is of no use afterwards but
+// to be closed. The first call counts. It is safe from any goroutine.
+func (c *Comm) Abort(cause error) { c.end(abi.Aborted, fmt.Errorf("%w: %w", ErrAborted, cause)) }
+
+// Revoke is Abort with the status Revoked: the communicator is given up, though nothing failed.
+func (c *Comm) Revoke() { c.end(abi.Revoked, ErrRevoked) }
+
+func (c *Comm) end(s abi.Status, cause error) {
+	c.mu.Lock()
+	if c.ended == abi.OK {
+		c.ended = s
+	}
+	s = c.ended
+	for dc := range c.devComms {
+		dc.end(s)
+	}
+	c.mu.Unlock()
+	c.cancel(cause)
+}
+
+// housekeep logs who is waited for for long.
+func (c *Comm) housekeep() {
+	defer close(c.ticked)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.mu.Lock()
+		for dc := range c.devComms {
+			p := gpu.PtrTo(&dc.abi.Control.Raw().Waiter)
+			if r := readRecord(p); r != nil {
+				w := causeOf(c.rank, r)
+				c.opt.Log.Warn("a kernel waits for long", "rank", c.rank, "for", w.Op, "peer", w.Peer, "context", w.Context,
+					"id", w.ID, "wanted", w.Wanted, "seen", w.Seen, "since", w.Since)
+				gpu.Store(gpu.PtrTo(&p.Raw().State), 0, gpu.Release, gpu.ScopeSys)
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+// Close ends the communicator and all that was made from it: streams first, then device communicators, windows and
+// buffers. It waits for kernels that run, each of which ends by its deadlines, and for no other rank. Ranks that still
+// wait for this one get PeerLost.
+func (c *Comm) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	streams, dcs, windows, buffers := keys(c.streams), keys(c.devComms), keys(c.windows), keys(c.buffers)
+	c.mu.Unlock()
+	var errs []error
+	for _, s := range streams {
+		errs = append(errs, s.Close())
+	}
+	for _, dc := range dcs {
+		errs = append(errs, dc.Close())
+	}
+	for _, w := range windows {
+		errs = append(errs, w.Close())
+	}
+	errs = append(errs, c.group.Close())
+	for _, b := range buffers {
+		errs = append(errs, b.Free())
+	}
+	c.cancel(ErrClosed)
+	<-c.ticked
+	c.engine.Remove(c.owner)
+	c.dev.SetProgress(nil)
+	errs = append(errs, c.endpoint.Close(), c.infos.free(), c.dev.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close rank %d: %w", c.rank, err)
+	}
+	return nil
+}
+
+func keys[K comparable](m map[K]struct{}) []K {
+	out := make([]K, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+// live refuses calls after Close, Abort and Revoke.
+func (c *Comm) live(what string) error {
+	if err := context.Cause(c.ctx); err != nil {
+		return fmt.Errorf("rank %d: %s: %w", c.rank, what, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return fmt.Errorf("rank %d: %s: communicator: %w", c.rank, what, ErrClosed)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/device"
+)
+
+// Errors that are compared with errors.Is.
+var (
+	ErrClosed       = errors.New("closed")
+	ErrNotSupported = errors.New("not built yet")
+	ErrOutOfMemory  = device.ErrOutOfMemory
+	ErrAborted      = errors.New("the communicator was aborted")
+	ErrRevoked      = errors.New("the communicator was revoked")
+)
+
+// KernelError is a kernel that failed. %+v prints the stack of the thread that did.
+type KernelError = device.KernelError
+
+// Cause is the first reason that stuck to a device communicator: why its waits end. Its zero fields do not apply.
+type Cause struct {
+	Rank    int // whose device communicator it is
+	Status  gin.Status
+	Op      string
+	Peer    int // rank, -1 for several
+	Context int
+	ID      uint32 // of the signal, counter or barrier
+	Window  uint32
+	Offset  uint64
+	Wanted  uint64
+	Seen    uint64
+	Since   time.Duration // how long it had waited
+	Detail  error         // what the host knows besides
+}
+
+func (c *Cause) Error() string {
+	s := fmt.Sprintf("rank %d: %v", c.Rank, c.Status)
+	if c.Op != "" {
+		s += ": " + c.Op
+	}
+	if c.Peer >= 0 {
+		s += fmt.Sprintf(" (rank %d, context %d)", c.Peer, c.Context)
+	}
+	if c.Wanted != 0 || c.Seen != 0 {
+		s += fmt.Sprintf(", id %d: wanted %d, saw %d", c.ID, c.Wanted, c.Seen)
+	}
+	if c.Since > 0 {
+		s += fmt.Sprintf(", after %v", c.Since)
+	}
+	if c.Detail != nil {
+		s += ": " + c.Detail.Error()
+	}
+	return s
+}
+
+// Unwrap is Detail.
+func (c *Cause) Unwrap() error { return c.Detail }
+
+// readRecord is a record that is full, or nil.
+func readRecord(p gpu.Ptr[abi.Record]) *abi.Record {
+	if gpu.Load(gpu.PtrTo(&p.Raw().State), gpu.Acquire, gpu.ScopeSys) != 2 {
+		return nil
+	}
+	r := *p.Raw()
+	return &r
+}
+
+func causeOf(rank int, r *abi.Record) *Cause {
+	return &Cause{
+		Rank: rank, Status: gin.Status(r.Status), Op: opText(r.Op), Peer: int(r.Peer), Context: int(r.Ctx), ID: r.ID,
+		Window: r.Window, Offset: r.Offset, Wanted: r.Wanted, Seen: r.Seen, Since: time.Duration(r.Since),
+	}
+}
+
+func opText(op uint32) string {
+	switch op {
+	case abi.OpPut:
+		return "put"
+	case abi.OpPutValue, abi.OpPutCell:
+		return "small put"
+	case abi.OpSignal:
+		return "signal"
+	case abi.OpWaitSignal:
+		return "wait for signal"
+	case abi.OpWaitCounter:
+		return "wait for counter"
+	case abi.OpWaitCredit:
+		return "wait for queue space"
+	case abi.OpFlush:
+		return "flush"
+	case abi.OpLSABarrier:
+		return "LSA barrier"
+	case abi.OpGINBarrier:
+		return "barrier"
+	}
+	return ""
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gin
+
+import (
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+)
+
+// Context is an independent lane between this rank and each peer: a queue per peer, signals and counters of its own.
+// Any thread of the device may make one of the same number; they share its queues. A Context value belongs to one
+// thread.
+type Context struct {
+	dc       *DevComm
+	id       int32 // -1: not a context of the communicator
+	released gpu.Scope
+	timeout  uint64
+}
+
+// Open is context number id of the communicator. One that does not exist answers each call with Invalid.
+func Open(dc *DevComm, id int32) Context {
+	if dc.Version != abi.DevCommVersion || id < 0 || id >= dc.Contexts {
+		id = -1
+	}
+	return Context{dc: dc, id: id, timeout: dc.Timeout}
+}
+
+// SetTimeout changes the deadline of this Context's later calls, in nanoseconds from their start.
+func (c *Context) SetTimeout(ns uint64) { c.timeout = ns }
+
+// SetReleased says at which scope the caller has already released what its later puts send. With gpu.ScopeSys they
+// add no fence: one release may so cover many puts.
+func (c *Context) SetReleased(s gpu.Scope) { c.released = s }
+
+// queue finds the queue to a rank of a team and that rank's number in the world; ok is false when there is none.
+func (c *Context) queue(team Team, peer int32) (index, world int32, ok bool) {
+	if c.id < 0 || !team.Has(peer) {
+		return 0, 0, false
+	}
+	world = team.WorldRank(c.dc, peer)
+	if world < 0 || world >= c.dc.Ranks {
+		return 0, 0, false
+	}
+	index = world
+	if c.dc.Railed != 0 {
+		if world%c.dc.LSASize != c.dc.LSARank {
+			return 0, 0, false // not on this rank's rail: it has no queue
+		}
+		index = world / c.dc.LSASize
+	}
+	return c.id*c.dc.Peers + index, world, true
+}
+
+// Action is what a put does besides: raise one signal of the target, raise one counter of this rank. The zero Action
+// is neither.
+type Action struct {
+	value   uint64
+	signal  int32 // id + 1
+	counter int32 // id + 1
+	add     bool
+}
+
+// None is no action.
+func None() Action { return Action{} }
+
+// SignalInc adds 1 to signal id of the target. It is strong.
+func SignalInc(id int32) Action { return Action{signal: id + 1, value: 1} }
+
+// SignalAdd adds v to signal id of the target. It is strong.
+func SignalAdd(id int32, v uint64) Action { return Action{signal: id + 1, value: v, add: true} }
+
+// Counter also adds 1 to counter id of this rank when the source of this put may be reused. It says nothing of the
+// target.
+func (a Action) Counter(id int32) Action {
+	a.counter = id + 1
+	return a
+}
+
+// actionValid says whether the ids are there.
+func (c *Context) actionValid(a Action) bool {
+	return a.signal >= 0 && a.signal <= c.dc.Signals && a.counter >= 0 && a.counter <= c.dc.Counters
+}
+
+// validWindow says whether w is registered now.
+func validWindow(w Window) bool {
+	return !w.Info.IsNil() && w.Gen != 0 && gpu.Load(gpu.PtrTo(&w.Info.Raw().Gen), gpu.Acquire, gpu.ScopeSys) == w.Gen
+}
+
+func inBounds(off, n, size uint64) bool { return n <= size && off <= size-n }

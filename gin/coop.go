@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gin
+
+import "github.com/doorbell-net/doorbell/gpu"
+
+// Coop names the threads that take part in a call.
+type Coop struct {
+	t    gpu.Thread
+	kind int32
+}
+
+const (
+	coopThread = iota
+	coopWarp
+	coopBlock
+)
+
+// ByThread is the calling thread alone.
+func ByThread(t gpu.Thread) Coop { return Coop{t, coopThread} }
+
+// ByWarp is the calling warp.
+func ByWarp(t gpu.Thread) Coop { return Coop{t, coopWarp} }
+
+// ByBlock is the calling block.
+func ByBlock(t gpu.Thread) Coop { return Coop{t, coopBlock} }
+
+// begin gathers the threads and says whether this one issues. What all of them wrote is visible to it.
+func (co Coop) begin() bool {
+	switch co.kind {
+	case coopWarp:
+		co.t.SyncWarp()
+		return co.t.Lane() == 0
+	case coopBlock:
+		co.t.SyncBlock()
+		return co.t.Index() == 0
+	}
+	return true
+}
+
+// end gives the issuing thread's status to all, and what it saw before.
+func (co Coop) end(s Status) Status {
+	switch co.kind {
+	case coopWarp:
+		s = Status(gpu.ShflIdx(co.t, uint32(s), 0))
+		co.t.SyncWarp()
+	case coopBlock:
+		p := shared.Of(co.t)
+		if co.t.Index() == 0 {
+			*p = s
+		}
+		co.t.SyncBlock()
+		s = *p
+	}
+	return s
+}
+
+// shared carries a status to the threads of a block. The next call's begin comes between its reads and its next write.
+var shared gpu.Shared[Status]

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gin
+
+import (
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+)
+
+// LSAPointer is the address of byte off of an LSA peer's part of a window. It is not checked.
+func LSAPointer(w Window, lsaPeer int32, off uint64) gpu.Ptr[byte] {
+	return w.Info.Raw().Bases.At(int(lsaPeer)).Load().Byte(off)
+}
+
+// LSAPut copies bytes at src into (dst, dstOff) of an LSA peer by stores of the threads that take part. It returns
+// when they are issued; a later LSASignal of the same threads, or a barrier, makes them visible at the peer. Invalid:
+// a peer that is not in the LSA team, a window that is not registered, an offset and size past its end.
+func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src gpu.Ptr[byte], bytes uint64) Status {
+	if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || !validWindow(dst) ||
+		!inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(c.dc.Rank-c.dc.LSARank+lsaPeer)).Load()) {
+		return Invalid
+	}
+	to := LSAPointer(dst, lsaPeer, dstOff)
+	if c.dc.Inject == abi.InjectBitFlip || c.dc.Inject == abi.InjectLostPut {
+		return c.lsaPutFaulty(co, to, src, bytes)
+	}
+	lsaCopy(co, to, src, bytes)
+	return OK
+}
+
+func lsaCopy(co Coop, to, from gpu.Ptr[byte], bytes uint64) {
+	switch co.kind {
+	case coopThread:
+		gpu.CopyThread(to, from, bytes)
+	case coopWarp:
+		gpu.CopyWarp(co.t, to, from, bytes)
+	case coopBlock:
+		gpu.CopyBlock(co.t, to, from, bytes)
+	}
+}
+
+// lsaPutFaulty is LSAPut when a test asked for a fault: the first put that has bytes loses them, or one bit of them.
+func (c *Context) lsaPutFaulty(co Coop, to, from gpu.Ptr[byte], bytes uint64) Status {
+	hit := Status(0)
+	if co.begin() && bytes > 0 && c.injectNow() {
+		hit = 1
+	}
+	if co.end(hit) == 0 {
+		lsaCopy(co, to, from, bytes)
+		return OK
+	}
+	if c.dc.Inject == abi.InjectBitFlip && co.begin() {
+		gpu.CopyThread(to, from, bytes)
+		to.Store(to.Load() ^ 1)
+	}
+	return co.end(OK)
+}
+
+// injectNow is true once.
+func (c *Context) injectNow() bool {
+	return gpu.AtomicExch(gpu.PtrTo(&c.dc.Control.Raw().Injected), 1, gpu.Relaxed, gpu.ScopeGPU) == 0
+}
+
+// LSASignal adds v to signal id, of this context, of an LSA peer. What the threads that take part stored before, there
+// or elsewhere, is visible to who sees the signal.
+func (c *Context) LSASignal(co Coop, lsaPeer, id int32, v uint64) Status {
+	s := OK
+	if co.begin() {
+		if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || id < 0 || id >= c.dc.Signals {
+			s = Invalid
+		} else {
+			if c.dc.Inject == abi.InjectDoubleSignal && v != 0 && c.injectNow() {
+				v += v
+			}
+			word := c.dc.PeerLSA.At(int(lsaPeer)).Load().At(int(c.id)*int(c.dc.SignalStride) + int(id))
+			gpu.Fence(gpu.Release, gpu.ScopeSys)
+			gpu.AtomicAdd(word, v, gpu.Release, gpu.ScopeSys)
+		}
+	}
+	return co.end(s)
+}

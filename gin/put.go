@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gin
+
+import (
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+)
+
+// Put copies bytes from (src, srcOff) of this rank to (dst, dstOff) of a peer, and then does the action. 0 bytes are
+// legal and still carry it.
+//
+// It returns when the put is queued: src must not be written until a later flush or the counter says so. It waits for
+// room in the queue, until the deadline; a put that timed out left nothing behind. Invalid: an offset and size past
+// the end of either window, a window that is not registered any more, an id or a peer that is not there.
+func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
+	s := OK
+	if co.begin() {
+		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, act)
+	}
+	return co.end(s)
+}
+
+func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
+	i, world, ok := c.queue(team, peer)
+	if !ok || !c.actionValid(act) || !validWindow(dst) || !validWindow(src) {
+		return Invalid
+	}
+	if !inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) || !inBounds(srcOff, bytes, src.Size) {
+		return Invalid
+	}
+	d := abi.Desc{Op: abi.OpPut, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, SrcWin: src.ID, Src: srcOff}
+	from := src.Base.Byte(srcOff)
+	if bytes <= uint64(c.dc.CellPayload) {
+		// Small ones travel with the descriptor: nobody has to read device memory for them.
+		if bytes <= 8 {
+			d.Op, d.Src, d.SrcWin = abi.OpPutValue, loadBytes(from, bytes), 0
+		} else {
+			d.Op, d.Src, d.SrcWin = abi.OpPutCell, 0, 0
+		}
+	} else if c.released < gpu.ScopeSys {
+		gpu.Fence(gpu.Release, gpu.ScopeSys)
+	}
+	return c.post(t, i, world, &d, act, from)
+}
+
+// PutValue stores the low bytes (1 to 8) of value at (dst, dstOff) of a peer, and then does the action. It needs no
+// source: nothing is to be released or kept.
+func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
+	s := OK
+	if co.begin() {
+		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, act)
+	}
+	return co.end(s)
+}
+
+func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstOff, value, bytes uint64, act Action) Status {
+	i, world, ok := c.queue(team, peer)
+	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || !validWindow(dst) {
+		return Invalid
+	}
+	if !inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) {
+		return Invalid
+	}
+	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
+	return c.post(t, i, world, &d, act, gpu.Ptr[byte]{})
+}
+
+// Signal does the action without a payload. It is strong: it covers the earlier puts of this context to the peer.
+func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
+	s := OK
+	if co.begin() {
+		i, world, ok := c.queue(team, peer)
+		if ok && c.actionValid(act) {
+			d := abi.Desc{Op: abi.OpSignal}
+			s = c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{})
+		} else {
+			s = Invalid
+		}
+	}
+	return co.end(s)
+}
+
+// post takes a ticket and writes the descriptor. The arguments are valid.
+func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act Action, from gpu.Ptr[byte]) Status {
+	d.Version = abi.DescVersion
+	if act.signal > 0 {
+		d.Flags |= abi.FlagStrong
+		if act.add {
+			d.Flags |= abi.FlagSignalAdd
+		} else {
+			d.Flags |= abi.FlagSignalInc
+		}
+		d.SigID, d.SigVal = uint32(act.signal-1), act.value
+	}
+	if act.counter > 0 {
+		d.Flags |= abi.FlagCounter
+		d.Counter = uint32(act.counter - 1)
+	}
+	return c.enqueue(t, i, world, d, from)
+}
+
+// enqueue is post for a descriptor that has its flags.
+func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Ptr[byte]) Status {
+	if s := gpu.Load(c.dc.Status.At(int(i)), gpu.Relaxed, gpu.ScopeSys); s != 0 {
+		return Status(s)
+	}
+	if e := gpu.Load(gpu.PtrTo(&c.dc.Control.Raw().Ended), gpu.Relaxed, gpu.ScopeSys); e != 0 {
+		return Status(e)
+	}
+	q := c.dc.Queues.At(int(i)).Raw()
+	ticket, s := c.reserve(t, q, world, d)
+	if s != OK {
+		return s
+	}
+	slot := int(ticket & q.Mask)
+	phase := ((ticket>>q.Shift)&1 ^ 1) << 63
+	if d.Op == abi.OpPutCell {
+		storeCell(q.Cells.At(slot*abi.CellWords), from, d.Size, phase)
+	}
+	var w [abi.DescWords]uint64
+	d.Encode(&w, phase)
+	p := q.Slots.At(slot * abi.DescWords)
+	// No order among the words: each has its phase bit.
+	for j := range abi.DescWords {
+		gpu.Store(p.At(j), w[j], gpu.Release, gpu.ScopeSys)
+	}
+	gpu.Store(q.Hint, uint32(ticket+1), gpu.Relaxed, gpu.ScopeSys)
+	if gpu.WarpSize == 1 && gpu.Load(c.dc.Asleep, gpu.Relaxed, gpu.ScopeSys) != 0 {
+		t.Wake(c.dc.Asleep)
+	}
+	return OK
+}
+
+// reserve takes a ticket, never before room for it is seen: a put that times out leaves no hole behind.
+func (c *Context) reserve(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc) (uint64, Status) {
+	prod := q.Prod.Raw()
+	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
+	for {
+		// Credit may be old, so it is never too high: Consumed only grows.
+		limit := gpu.Load(credit, gpu.Relaxed, gpu.ScopeGPU)
+		ticket := gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
+		if int64(limit-ticket) <= 0 {
+			break
+		}
+		if gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeGPU) {
+			return ticket, OK
+		}
+	}
+	return c.reserveSlow(t, q, world, d)
+}
+
+func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc) (uint64, Status) {
+	prod := q.Prod.Raw()
+	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
+	consumed := gpu.PtrTo(&q.Index.Raw().Consumed)
+	src := FromPeer(World(c.dc), world)
+	w := waiter{note: abi.Record{Op: abi.OpWaitCredit, Peer: world, Ctx: uint32(c.id), Window: d.DstWin, Offset: d.DstOff}}
+	for {
+		ticket := gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
+		limit := gpu.Load(consumed, gpu.Acquire, gpu.ScopeSys) + q.Mask + 1
+		if int64(limit-ticket) > 0 {
+			gpu.Store(credit, limit, gpu.Relaxed, gpu.ScopeGPU)
+			if gpu.AtomicCAS(next, ticket, ticket+1, gpu.Acquire, gpu.ScopeGPU) {
+				return ticket, OK
+			}
+			continue
+		}
+		w.note.Wanted, w.note.Seen = ticket, limit
+		if s := c.step(t, &w, src); s != OK {
+			return 0, s
+		}
+	}
+}
+
+// loadBytes reads the 1 to 8 bytes at p as a number, lowest first; 0 of them are 0.
+func loadBytes(p gpu.Ptr[byte], n uint64) uint64 {
+	if n == 8 && p.Addr()&7 == 0 {
+		return gpu.Cast[uint64](p).Load()
+	}
+	v := uint64(0)
+	for i := range n {
+		v |= uint64(p.Byte(i).Load()) << (8 * i)
+	}
+	return v
+}
+
+// storeCell packs a payload into the words of a cell, 7 bytes below each phase bit.
+func storeCell(cell gpu.Ptr[uint64], from gpu.Ptr[byte], bytes, phase uint64) {
+	words := int((bytes + abi.CellWordPayload - 1) / abi.CellWordPayload)
+	for i := range words {
+		at := uint64(i) * abi.CellWordPayload
+		v := loadBytes(from.Byte(at), min(bytes-at, abi.CellWordPayload))
+		gpu.Store(cell.At(i), v|phase, gpu.Release, gpu.ScopeSys)
+	}
+}

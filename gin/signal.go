@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gin
+
+import (
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+)
+
+// ReadSignal is the value of this rank's signal id in this context: what was added since its last reset. Payload that
+// the signal covers is visible. An id that is not there reads 0.
+func (c *Context) ReadSignal(id int32) uint64 {
+	if c.id < 0 || id < 0 || id >= c.dc.Signals {
+		return 0
+	}
+	return c.read(int(c.id)*int(c.dc.SignalStride) + int(id))
+}
+
+// read is signal number i of all contexts': what the network added, plus what LSA peers added, less what reset
+// remembered.
+func (c *Context) read(i int) uint64 {
+	return gpu.Load(c.dc.Net.At(i), gpu.Acquire, gpu.ScopeSys) +
+		gpu.Load(c.dc.LSA.At(i), gpu.Acquire, gpu.ScopeSys) -
+		c.dc.SigOffset.At(i).Load()
+}
+
+// WaitSignal waits until signal id is at least least. Compares are rolling: a <= b when (b-a) mod 2^bits is less than
+// 2^(bits-1); bits is 1 to 64. The payload that the signal covers is visible to all threads that take part.
+func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src Source) Status {
+	s := OK
+	if co.begin() {
+		if c.id < 0 || id < 0 || id >= c.dc.Signals || bits < 1 || bits > 64 {
+			s = Invalid
+		} else {
+			s = c.waitWord(co.t, int(c.id)*int(c.dc.SignalStride)+int(id), uint32(id), least, bits, src)
+		}
+	}
+	return co.end(s)
+}
+
+func (c *Context) waitWord(t gpu.Thread, i int, id uint32, least uint64, bits int32, src Source) Status {
+	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
+	seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
+	if rollingLE(least, seen, bits) {
+		return OK
+	}
+	w := waiter{note: abi.Record{Op: abi.OpWaitSignal, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
+	s := OK
+	for {
+		seen = gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
+		if rollingLE(least, seen, bits) {
+			return OK
+		}
+		if s != OK {
+			return s // after one more look: it may have come before its sender was lost
+		}
+		w.note.Seen = seen
+		s = c.step(t, &w, src)
+	}
+}
+
+// ResetSignal makes signal id 0 from here on, and its shadow. Arrivals may race; it is called while no thread of this
+// rank waits for that signal.
+func (c *Context) ResetSignal(co Coop, id int32) Status {
+	s := OK
+	if co.begin() {
+		if c.id < 0 || id < 0 || id >= c.dc.Signals {
+			s = Invalid
+		} else {
+			i := int(c.id)*int(c.dc.SignalStride) + int(id)
+			off := c.dc.SigOffset.At(i)
+			off.Store(c.read(i) + off.Load())
+			c.dc.Shadow.At(i).Store(0)
+		}
+	}
+	return co.end(s)
+}
+
+// ReadCounter is the value of this rank's counter id in this context. An id that is not there reads 0.
+func (c *Context) ReadCounter(id int32) uint64 {
+	if c.id < 0 || id < 0 || id >= c.dc.Counters {
+		return 0
+	}
+	i := int(c.id)*int(c.dc.Counters) + int(id)
+	return gpu.Load(c.dc.Counter.At(i), gpu.Acquire, gpu.ScopeSys) - c.dc.CounterOffset.At(i).Load()
+}
+
+// WaitCounter waits until counter id is at least least (rolling, as WaitSignal). src names the peers that the counted
+// puts went to.
+func (c *Context) WaitCounter(co Coop, id int32, least uint64, bits int32, src Source) Status {
+	s := OK
+	if co.begin() {
+		if c.id < 0 || id < 0 || id >= c.dc.Counters || bits < 1 || bits > 64 {
+			s = Invalid
+		} else {
+			s = c.waitCounter(co.t, id, least, bits, src)
+		}
+	}
+	return co.end(s)
+}
+
+func (c *Context) waitCounter(t gpu.Thread, id int32, least uint64, bits int32, src Source) Status {
+	w := waiter{note: abi.Record{Op: abi.OpWaitCounter, Peer: c.sourcePeer(src), ID: uint32(id), Ctx: uint32(c.id), Wanted: least}}
+	s := OK
+	for {
+		seen := c.ReadCounter(id)
+		if rollingLE(least, seen, bits) {
+			return OK
+		}
+		if s != OK {
+			return s
+		}
+		w.note.Seen = seen
+		s = c.step(t, &w, src)
+	}
+}
+
+// ResetCounter makes counter id 0 from here on. It is called while no thread of this rank waits for it.
+func (c *Context) ResetCounter(co Coop, id int32) Status {
+	s := OK
+	if co.begin() {
+		if c.id < 0 || id < 0 || id >= c.dc.Counters {
+			s = Invalid
+		} else {
+			off := c.dc.CounterOffset.At(int(c.id)*int(c.dc.Counters) + int(id))
+			off.Store(c.ReadCounter(id) + off.Load())
+		}
+	}
+	return co.end(s)
+}
+
+// Flush waits until every earlier put of this context is locally complete: its source may be reused. It says nothing
+// of the target.
+func (c *Context) Flush(co Coop) Status {
+	s := Invalid
+	if co.begin() {
+		if c.id >= 0 {
+			s = OK
+			for p := int32(0); p < c.dc.Peers; p++ {
+				world := p
+				if c.dc.Railed != 0 {
+					world = p*c.dc.LSASize + c.dc.LSARank
+				}
+				if r := c.flush(co.t, c.id*c.dc.Peers+p, world); r != OK && s == OK {
+					s = r // the others are still waited for
+				}
+			}
+		}
+	}
+	return co.end(s)
+}
+
+// FlushPeer is Flush for the puts to one peer.
+func (c *Context) FlushPeer(co Coop, team Team, peer int32) Status {
+	s := Invalid
+	if co.begin() {
+		if i, world, ok := c.queue(team, peer); ok {
+			s = c.flush(co.t, i, world)
+		}
+	}
+	return co.end(s)
+}
+
+func (c *Context) flush(t gpu.Thread, i, world int32) Status {
+	q := c.dc.Queues.At(int(i)).Raw()
+	want := gpu.Load(gpu.PtrTo(&q.Prod.Raw().Ticket), gpu.Relaxed, gpu.ScopeGPU)
+	completed := gpu.PtrTo(&q.Index.Raw().Completed)
+	src := FromPeer(World(c.dc), world)
+	w := waiter{note: abi.Record{Op: abi.OpFlush, Peer: world, Ctx: uint32(c.id), Wanted: want}}
+	s := OK
+	for {
+		seen := gpu.Load(completed, gpu.Acquire, gpu.ScopeSys)
+		if int64(seen-want) >= 0 {
+			return OK
+		}
+		if s != OK {
+			return s
+		}
+		w.note.Seen = seen
+		s = c.step(t, &w, src)
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gin
+
+import (
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+)
+
+// pollsPerIdle is how many looks a wait takes between two looks at the clock, a power of two. On the software device
+// the waiting thread may have to move the data itself, so it turns to that sooner.
+const pollsPerIdle = 8 + 56*(gpu.WarpSize/32)
+
+// noteAfter is when a wait leaves word of itself for the host to log, ns.
+const noteAfter = 10e9
+
+// waiter is the state of one wait.
+type waiter struct {
+	start uint64
+	polls uint32
+	round int32
+	noted bool
+	note  abi.Record // what it waits for
+}
+
+// step is called after each look that found nothing. OK: look again.
+func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
+	w.polls++
+	if w.polls&(pollsPerIdle-1) != 0 {
+		return OK
+	}
+	now := t.Clock()
+	if w.start == 0 {
+		w.start = now
+	}
+	waited := now - w.start
+	if s := c.trouble(src, &w.note); s != OK {
+		w.note.Since = waited
+		leave(gpu.PtrTo(&c.dc.Control.Raw().Cause), &w.note, s)
+		return s
+	}
+	if waited >= c.timeout {
+		return Timeout
+	}
+	if waited >= noteAfter && !w.noted {
+		w.noted = true
+		w.note.Since = waited
+		leave(gpu.PtrTo(&c.dc.Control.Raw().Waiter), &w.note, OK)
+	}
+	t.Idle(w.round, waited)
+	w.round++
+	return OK
+}
+
+// trouble is the reason why a wait for src cannot end well, if there is one; it names the rank in note.
+func (c *Context) trouble(src Source, note *abi.Record) Status {
+	if e := gpu.Load(gpu.PtrTo(&c.dc.Control.Raw().Ended), gpu.Relaxed, gpu.ScopeSys); e != 0 {
+		return Status(e)
+	}
+	for p := src.from; p < src.to; p++ {
+		world := src.team.WorldRank(c.dc, p)
+		if world < 0 || world >= c.dc.Ranks {
+			continue
+		}
+		if gpu.Load(c.dc.Lost.At(int(world)), gpu.Relaxed, gpu.ScopeSys) != 0 {
+			note.Peer = world
+			return PeerLost
+		}
+		if i, _, ok := c.queue(src.team, p); ok {
+			if s := gpu.Load(c.dc.Status.At(int(i)), gpu.Relaxed, gpu.ScopeSys); s != 0 {
+				note.Peer = world
+				return Status(s)
+			}
+		}
+	}
+	return OK
+}
+
+// leave fills a record for the host if nobody else has.
+func leave(r gpu.Ptr[abi.Record], note *abi.Record, s Status) {
+	state := gpu.PtrTo(&r.Raw().State)
+	if !gpu.AtomicCAS(state, 0, 1, gpu.Relaxed, gpu.ScopeGPU) {
+		return
+	}
+	p := r.Raw()
+	p.Status, p.Op, p.Peer, p.ID, p.Ctx, p.Window = uint32(s), note.Op, note.Peer, note.ID, note.Ctx, note.Window
+	p.Offset, p.Wanted, p.Seen, p.Since = note.Offset, note.Wanted, note.Seen, note.Since
+	gpu.Store(state, 2, gpu.Release, gpu.ScopeSys)
+}
+
+// sourcePeer is the rank of the world that src names, -1 for several or none.
+func (c *Context) sourcePeer(src Source) int32 {
+	if src.to-src.from != 1 {
+		return -1
+	}
+	return src.team.WorldRank(c.dc, src.from)
+}
+
+// rollingLE says a <= b for values that wrap at 2^bits: (b-a) mod 2^bits < 2^(bits-1).
+func rollingLE(a, b uint64, bits int32) bool {
+	mask := ^uint64(0) >> uint(64-bits)
+	return (b-a)&mask <= mask>>1
+}

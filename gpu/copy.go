@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+// U32x4 is 16 bytes that are loaded and stored at once. A Ptr[U32x4] is a multiple of 16.
+type U32x4 [4]uint32
+
+// U32x2 is 8 bytes that are loaded and stored at once. A Ptr[U32x2] is a multiple of 8.
+type U32x2 [2]uint32
+
+// LoadNC reads 16 bytes that no thread writes while the kernel runs (ld.global.nc: it may come from a cache that is
+// not coherent).
+func LoadNC(p Ptr[U32x4]) U32x4 { return p.Load() }
+
+// CopyWarp copies bytes from src to dst with all lanes of the calling warp, plain accesses, 16 at a time where both
+// are multiples of 16. The areas do not overlap. Nothing is ordered; follow it with a release.
+func CopyWarp(t Thread, dst, src Ptr[byte], bytes uint64) {
+	if WarpSize == 1 {
+		copyBytes(dst, src, int(bytes))
+		return
+	}
+	copyLanes(dst, src, bytes, uint64(t.Lane()), WarpSize)
+}
+
+// CopyBlock is CopyWarp with all threads of the block. It does not wait for them: follow it with SyncBlock.
+func CopyBlock(t Thread, dst, src Ptr[byte], bytes uint64) {
+	if WarpSize == 1 {
+		// A contiguous share each, cut at cache lines, so that no two cores write one.
+		share := (bytes/uint64(t.Warps()) + 63) &^ 63
+		from := min(uint64(t.Warp())*share, bytes)
+		to := min(from+share, bytes)
+		if t.Warp() == t.Warps()-1 {
+			to = bytes
+		}
+		copyBytes(dst.Byte(from), src.Byte(from), int(to-from))
+		return
+	}
+	copyLanes(dst, src, bytes, uint64(t.Index()), uint64(t.Threads()))
+}
+
+func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
+	done := uint64(0)
+	if (dst.Addr()|src.Addr())&15 == 0 {
+		vecs := bytes / 16
+		for i := lane; i < vecs; i += lanes {
+			Cast[U32x4](dst).At(int(i)).Store(Cast[U32x4](src).At(int(i)).Load())
+		}
+		done = vecs * 16
+	}
+	for i := done + lane; i < bytes; i += lanes {
+		dst.Byte(i).Store(src.Byte(i).Load())
+	}
+}
+
+func copyBytes(dst, src Ptr[byte], n int) {
+	if n > 0 {
+		copy(bytesAt(dst, n), bytesAt(src, n))
+	}
+}
+
+// CopyThread is CopyWarp with the calling thread alone.
+func CopyThread(dst, src Ptr[byte], bytes uint64) {
+	if WarpSize == 1 {
+		copyBytes(dst, src, int(bytes))
+		return
+	}
+	copyLanes(dst, src, bytes, 0, 1)
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+// Thread is the identity of the calling thread: the first parameter of each kernel. Grids are measured in warps: a
+// block has Warps warps of [WarpSize] lanes, a grid has Blocks blocks.
+//
+// Its methods may be called by that thread only.
+type Thread struct{ w *SoftWarp }
+
+// Lane is this thread's place in its warp, 0 to WarpSize-1.
+func (t Thread) Lane() int32 { return 0 }
+
+// Warp is this warp's place in its block, 0 to Warps()-1.
+func (t Thread) Warp() int32 { return t.w.index }
+
+// Warps is the number of warps in a block.
+func (t Thread) Warps() int32 { return t.w.block.warps }
+
+// Block is this block's place in the grid, 0 to Blocks()-1.
+func (t Thread) Block() int32 { return t.w.block.index }
+
+// Blocks is the number of blocks in the grid.
+func (t Thread) Blocks() int32 { return t.w.block.blocks }
+
+// Index is this thread's place in its block, Warp()*WarpSize + Lane().
+func (t Thread) Index() int32 { return t.w.index*WarpSize + t.Lane() }
+
+// Threads is the number of threads in a block, Warps()*WarpSize.
+func (t Thread) Threads() int32 { return t.w.block.warps * WarpSize }
+
+// SyncWarp waits until each lane of the warp has called it; what they wrote before is visible to all of them after.
+func (t Thread) SyncWarp() {}
+
+// SyncBlock waits until each thread of the block has called it; what they wrote before is visible to all of them
+// after. It ends without them when the launch ends early because one of them failed.
+func (t Thread) SyncBlock() {
+	if t.w.block.warps > 1 {
+		t.w.block.barrier.wait(t.w)
+	}
+}
+
+// Clock is a time in nanoseconds that never steps back. All threads of a device read the same clock.
+func (t Thread) Clock() uint64 { return t.w.block.Env.Clock() }
+
+// Idle is what a loop that waits calls when it found nothing: at most 64 polls apart. round counts the calls of this
+// wait from 0, waited is how long it has waited, in nanoseconds.
+//
+// On the software device it first lets the owner of the communicators move data (the hook that the launch was given),
+// then gives way: to goroutines, from round 16 on to other processes, and after a millisecond it sleeps for a
+// millisecond at most. On a GPU it is a short sleep of the thread.
+func (t Thread) Idle(round int32, waited uint64) { t.w.block.Env.Idle(round, waited) }
+
+// Wake wakes the host thread that sleeps on the word at p, if one does. On a GPU it does nothing: a store of a GPU
+// wakes nobody, and no host thread sleeps while one of its kernels is resident.
+func (t Thread) Wake(p Ptr[uint32]) { t.w.block.Env.Wake(p.Raw()) }

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+// ShflXor is v of the lane whose number differs from this one's by the bits of mask. All lanes of the warp call it.
+func ShflXor[T Word](_ Thread, v T, _ int32) T { return v }
+
+// ShflIdx is v of the lane given. All lanes of the warp call it.
+func ShflIdx[T Word](_ Thread, v T, _ int32) T { return v }
+
+// Ballot has bit i set where lane i passed true. All lanes of the warp call it.
+func Ballot(_ Thread, pred bool) uint32 {
+	if pred {
+		return 1
+	}
+	return 0
+}
+
+// Any says whether a lane of the warp passed true; All whether each did. All lanes of the warp call them.
+func Any(t Thread, pred bool) bool { return Ballot(t, pred) != 0 }
+
+// All says whether each lane of the warp passed true.
+func All(t Thread, pred bool) bool { return Ballot(t, pred) == 1<<WarpSize-1 }

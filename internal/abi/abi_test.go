@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abi_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/abi/abigen"
+)
+
+func TestGeneratedFilesAreCurrent(t *testing.T) {
+	for file, want := range abigen.Files() {
+		got, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s differs from its table: run go generate ./internal/abi", file)
+		}
+	}
+}
+
+// No two fields share a bit, and none takes the phase.
+func TestLayoutIsDisjoint(t *testing.T) {
+	var used [abi.DescWords]uint64
+	for i := range used {
+		used[i] = abi.PhaseBit
+	}
+	for _, f := range abi.Layout {
+		for _, p := range f.Parts {
+			m := (uint64(1)<<p.Bits - 1) << p.Lo
+			if used[p.Index]&m != 0 {
+				t.Errorf("%s overlaps in word %d", f.Name, p.Index)
+			}
+			used[p.Index] |= m
+		}
+	}
+}
+
+func drawDesc(t *rapid.T) abi.Desc {
+	bits := func(n int, name string) uint64 {
+		// Small, large and around each power of two.
+		v := rapid.Uint64().Draw(t, name) >> rapid.IntRange(0, 63).Draw(t, name+" shift")
+		return v & (1<<n - 1)
+	}
+	return abi.Desc{
+		Size: bits(48, "size"), Flags: uint8(bits(8, "flags")), Op: uint8(bits(5, "op")), DstOff: bits(63, "dstoff"),
+		Src: rapid.Uint64().Draw(t, "src"), SigVal: rapid.Uint64().Draw(t, "sigval"), SigOff: bits(63, "sigoff"),
+		DstGen: uint32(bits(31, "gen")), DstWin: uint32(bits(32, "dstwin")), Version: uint8(bits(4, "version")),
+		SrcWin: uint32(bits(32, "srcwin")), Counter: uint32(bits(31, "counter")), SigID: uint32(bits(32, "sigid")),
+	}
+}
+
+func TestDescRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := drawDesc(t)
+		phase := rapid.SampledFrom([]uint64{0, abi.PhaseBit}).Draw(t, "phase")
+		if !d.Fits() {
+			t.Fatalf("%+v does not fit", d)
+		}
+		var w [abi.DescWords]uint64
+		d.Encode(&w, phase)
+		for i := range w {
+			if w[i]&abi.PhaseBit != phase {
+				t.Fatalf("word %d has the wrong phase", i)
+			}
+		}
+		var got abi.Desc
+		got.Decode(&w)
+		if got != d {
+			t.Fatalf("got %+v, want %+v", got, d)
+		}
+	})
+}
+
+func TestDescRefusesWhatItCannotHold(t *testing.T) {
+	for _, d := range []abi.Desc{
+		{Size: 1 << 48}, {Op: 32}, {DstOff: 1 << 63}, {SigOff: 1 << 63}, {DstGen: 1 << 31}, {Version: 16}, {Counter: 1 << 31},
+	} {
+		if d.Fits() {
+			t.Errorf("%+v said to fit", d)
+		}
+	}
+}
+
+// The golden vector: another implementation must give these words.
+func TestDescGolden(t *testing.T) {
+	d := abi.Desc{
+		Op: abi.OpPut, Flags: abi.FlagSignalAdd | abi.FlagStrong | abi.FlagCounter, Size: 0x0000123456789abc,
+		DstOff: 0x1122334455667788, Src: 0x8070605040302010, SigVal: 0xfedcba9876543210, SigOff: 0x0102030405060708,
+		DstGen: 0x1234567, DstWin: 0x89abcdef, Version: abi.DescVersion, SrcWin: 0xdeadbeef, Counter: 0x7654321, SigID: 0xcafef00d,
+	}
+	var w [abi.DescWords]uint64
+	d.Encode(&w, abi.PhaseBit)
+	want := [abi.DescWords]uint64{
+		0x845b123456789abc, 0x9122334455667788, 0x8070605040302010, 0xfedcba9876543210,
+		0x8102030405060708, 0xc4d5e6f781234567, 0xef56df7788000000, 0xe57f780687654321,
+	}
+	if w != want {
+		t.Errorf("got  %#x\nwant %#x", w, want)
+	}
+}
+
+func FuzzDesc(f *testing.F) {
+	f.Add(make([]byte, abi.DescBytes))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var w, again [abi.DescWords]uint64
+		for i := range min(len(b), abi.DescBytes) {
+			w[i/8] |= uint64(b[i]) << (i % 8 * 8)
+		}
+		var d abi.Desc
+		d.Decode(&w)
+		if !d.Fits() {
+			t.Fatalf("decoded %+v, which does not fit", d)
+		}
+		d.Encode(&again, w[0]&abi.PhaseBit)
+		var e abi.Desc
+		e.Decode(&again)
+		if e != d {
+			t.Fatalf("decoded %+v, then %+v", d, e)
+		}
+	})
+}
+
+// Offsets are part of the contract with compiled kernels and the C++ header.
+func TestOffsets(t *testing.T) {
+	golden := map[string][]string{
+		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Timeout 56", "Queues 64", "Status 72", "Lost 80", "Control 88", "Net 96", "LSA 104", "SigOffset 112", "Shadow 120", "PeerLSA 128", "Counter 136", "CounterOffset 144", "Inbox 152", "PeerInbox 160", "Barrier 168", "Asleep 176", "size 184"},
+		"Queue":        {"Slots 0", "Cells 8", "Hint 16", "Prod 24", "Index 32", "Mask 40", "Shift 48", "size 64"},
+		"Producer":     {"Ticket 0", "Credit 8", "size 64"},
+		"Index":        {"Consumed 0", "Completed 8", "size 64"},
+		"BarrierState": {"Arrived 0", "Done 8", "Sent 16", "size 64"},
+		"Control":      {"Ended 0", "Injected 4", "Cause 64", "Waiter 128", "size 192"},
+		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
+		"Window":       {"Info 0", "Base 8", "Size 16", "ID 24", "Gen 28", "size 32"},
+		"WindowInfo":   {"Gen 0", "Sizes 8", "Bases 16", "size 24"},
+	}
+	for _, v := range []any{abi.DevComm{}, abi.Queue{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.Control{}, abi.Record{}, abi.Window{}, abi.WindowInfo{}} {
+		rt := reflect.TypeOf(v)
+		var got []string
+		for i := range rt.NumField() {
+			if f := rt.Field(i); f.Name != "_" {
+				got = append(got, fmt.Sprintf("%s %d", f.Name, f.Offset))
+			}
+		}
+		got = append(got, fmt.Sprintf("size %d", rt.Size()))
+		if fmt.Sprint(got) != fmt.Sprint(golden[rt.Name()]) {
+			t.Errorf("%s:\ngot  %q\nwant %q", rt.Name(), got, golden[rt.Name()])
+		}
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package abi
+
+import "github.com/doorbell-net/doorbell/gpu"
+
+// DevComm is a device communicator: what a kernel needs to reach its peers. It is passed by value and stays valid
+// until its host object is closed.
+type DevComm struct {
+	Version  uint32 // of this structure
+	Rank     int32  // of the world
+	Ranks    int32
+	LSARank  int32 // in the LSA team, ranks LSABase .. LSABase+LSASize-1 of the world
+	LSASize  int32
+	Contexts int32
+	Signals  int32 // per context, ids 0 .. Signals-1
+	Counters int32 // per context
+	Barriers int32 // of each kind
+	Peers    int32 // queues per context: Ranks, or the rail's size when Railed
+	Railed   uint32
+	Inject   uint32 // Inject* fault on LSA paths, 0 in production
+
+	SignalStride uint32 // words per context in Net and LSA: signals, then the GIN barriers'
+	CellPayload  uint32 // puts up to this size travel in the descriptor or its cell
+	Timeout      uint64 // default deadline of a wait, ns
+
+	Queues  gpu.Ptr[Queue]  // [context][peer]
+	Status  gpu.Ptr[uint32] // [context][peer], a Status that sticks
+	Lost    gpu.Ptr[uint32] // [Ranks], not 0 for a rank that is lost
+	Control gpu.Ptr[Control]
+
+	Net       gpu.Ptr[uint64] // [context][SignalStride], this rank's NET words
+	LSA       gpu.Ptr[uint64] // [context][SignalStride], this rank's LSA words
+	SigOffset gpu.Ptr[uint64] // [context][SignalStride], what reset remembered
+	Shadow    gpu.Ptr[uint64] // [context][SignalStride]
+	PeerLSA   gpu.Ptr[gpu.Ptr[uint64]]
+
+	Counter       gpu.Ptr[uint64] // [context][Counters]
+	CounterOffset gpu.Ptr[uint64]
+
+	Inbox     gpu.Ptr[uint64]          // [Barriers][LSASize], written by LSA peers
+	PeerInbox gpu.Ptr[gpu.Ptr[uint64]] // [LSASize]
+	Barrier   gpu.Ptr[BarrierState]    // [LSA, then each context][Barriers]
+
+	Asleep gpu.Ptr[uint32] // not 0 while the progress owner sleeps
+}
+
+// DevCommVersion is the version of DevComm and of all it points to.
+const DevCommVersion = 1
+
+// Queue is one context's queue to one peer, as the device sees it. It does not change.
+type Queue struct {
+	Slots gpu.Ptr[uint64] // [Mask+1][DescWords]
+	Cells gpu.Ptr[uint64] // [Mask+1][CellWords], nil without cells
+	Hint  gpu.Ptr[uint32] // low bits of a ticket after the newest; plain stores, may be late or lost
+	Prod  gpu.Ptr[Producer]
+	Index gpu.Ptr[Index]
+	Mask  uint64 // depth-1
+	Shift uint64 // log2(depth)
+	_     uint64
+}
+
+// Producer is the producers' line of a queue.
+type Producer struct {
+	Ticket uint64 // next one to take
+	Credit uint64 // tickets below it may be taken; never above Consumed + depth, may be old
+	_      [48]byte
+}
+
+// Index is the consumer's line of a queue.
+type Index struct {
+	Consumed  uint64 // tickets below it: slot and cell are free
+	Completed uint64 // tickets below it: the source may be reused
+	_         [48]byte
+}
+
+// BarrierState is the owner's side of one barrier; a barrier that timed out is taken up again where it was.
+type BarrierState struct {
+	Arrived uint64 // epoch announced, or being announced
+	Done    uint64 // last epoch that was complete
+	Sent    uint64 // peers told of Arrived so far
+	_       [40]byte
+}
+
+// Control is how the host speaks to all threads of a communicator, and what they leave for it.
+type Control struct {
+	Ended    uint32 // Aborted or Revoked once the communicator ended; written by the host
+	Injected uint32 // Inject happened; written by a device thread, in tests only
+	_        [56]byte
+	Cause    Record // the first cause that sticks
+	Waiter   Record // somebody who waits for long; the host logs it
+}
+
+// Record says what a thread or the host saw. State goes from 0 to 1 by compare-and-swap of who fills it, then to 2.
+type Record struct {
+	State  uint32
+	Status uint32
+	Op     uint32
+	Peer   int32 // rank of the world, -1 for several
+	ID     uint32
+	Ctx    uint32
+	Window uint32
+	_      uint32
+	Offset uint64
+	Wanted uint64
+	Seen   uint64
+	Since  uint64 // how long it had waited, ns
+}
+
+// Window is a registered window as kernels use it: by value.
+type Window struct {
+	Info gpu.Ptr[WindowInfo]
+	Base gpu.Ptr[byte] // this rank's bytes
+	Size uint64        // of this rank
+	ID   uint32
+	Gen  uint32
+}
+
+// WindowInfo is the communicator's entry for a window id. Its memory lives as long as the communicator, so that a
+// stale Window is refused and not followed.
+type WindowInfo struct {
+	Gen   uint32 // of the window registered now, 0 for none
+	_     uint32
+	Sizes gpu.Ptr[uint64]        // [Ranks]
+	Bases gpu.Ptr[gpu.Ptr[byte]] // [LSASize]
+}
+
+// GenMask is the bits of a generation; it is never 0.
+const GenMask = 1<<31 - 1
+
+// Status is the result of a device call.
+type Status uint32
+
+// Results. Timeout and Invalid do not stick: the call may be repeated.
+const (
+	OK          Status = iota
+	Timeout            // the deadline passed
+	Invalid            // refused at the source; nothing was written
+	PeerLost           // a rank that the call waits for is lost
+	RemoteError        // refused after it was posted
+	Aborted            // the communicator was aborted
+	Revoked            // the communicator was revoked
+)
+
+func (s Status) String() string {
+	switch s {
+	case OK:
+		return "OK"
+	case Timeout:
+		return "Timeout"
+	case Invalid:
+		return "Invalid"
+	case PeerLost:
+		return "PeerLost"
+	case RemoteError:
+		return "RemoteError"
+	case Aborted:
+		return "Aborted"
+	case Revoked:
+		return "Revoked"
+	}
+	return "Status(unknown)"
+}
+
+// What a Record's Op names.
+const (
+	OpWaitSignal = 32 + iota // above the descriptor's operations
+	OpWaitCounter
+	OpWaitCredit
+	OpFlush
+	OpLSABarrier
+	OpGINBarrier
+)
+
+// Faults that a test asks for, on the first operation that fits.
+const (
+	InjectNone = iota
+	InjectBitFlip
+	InjectLostPut
+	InjectDoubleSignal
+)

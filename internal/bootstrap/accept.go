@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+)
+
+// sameUser returns the pid of the other end, and an error if it is not of our user.
+func sameUser(conn *net.UnixConn) (int, error) {
+	pid, uid, err := peerCred(conn)
+	if err != nil {
+		return 0, err
+	}
+	if me := os.Geteuid(); uid != me {
+		return pid, fmt.Errorf("pid %d has user id %d, accepted is %d", pid, uid, me)
+	}
+	return pid, nil
+}
+
+// accept serves the own address until the group ends. It stays after the join, so that a second process of this rank
+// hears at once that it is late.
+func (j *joiner) accept() {
+	defer j.wg.Done()
+	var p pause
+	for {
+		select {
+		case j.slot <- struct{}{}: // strangers give slots back within Config.handshake
+		case <-j.life.Done():
+			return
+		}
+		conn, err := j.ln.AcceptUnix()
+		if err != nil {
+			<-j.slot
+			if j.life.Err() != nil {
+				return
+			}
+			// Out of descriptors, or a dialer that went away meanwhile: neither ends a job.
+			j.c.Log.Debug("bootstrap: accept", "rank", j.c.Rank, "err", err)
+			if !p.wait(j.life) {
+				return
+			}
+			continue
+		}
+		p = pause{}
+		j.wg.Add(1)
+		go func() {
+			defer j.wg.Done()
+			defer func() { <-j.slot }()
+			if !j.serve(conn) {
+				conn.Close()
+			}
+		}()
+	}
+}
+
+// serve shakes hands with whoever dialed. true: conn is a link now.
+func (j *joiner) serve(conn *net.UnixConn) bool {
+	pid, err := sameUser(conn)
+	if err != nil {
+		level := slog.LevelDebug // another user must not be able to fill our log
+		if j.refusedUser.CompareAndSwap(false, true) {
+			level = slog.LevelWarn
+		}
+		j.c.Log.Log(j.life, level, "bootstrap: refuse connection", "rank", j.c.Rank, "err", err)
+		return false
+	}
+	release := context.AfterFunc(j.life, func() { conn.Close() })
+	defer release()
+	conn.SetDeadline(time.Now().Add(j.c.handshake))
+	mine := newHello(&j.c, 0)
+	peer, code, err := answerShake(conn, mine, j.c.Token, func(p hello) uint8 { return j.judge(&mine, &p) })
+	from := int(peer.from)
+	switch {
+	case errors.Is(err, ErrToken):
+		j.c.Log.Warn("bootstrap: refuse connection", "rank", j.c.Rank, "pid", pid, "claims", from, "err", err)
+		j.note(from, "pid %d claimed it and was refused: %v", pid, err)
+		return false
+	case err != nil:
+		if code == codeAccept && peer.size != 0 {
+			j.unclaim(from)
+		}
+		j.c.Log.Debug("bootstrap: drop connection", "rank", j.c.Rank, "pid", pid, "err", err)
+		return false
+	}
+	if code != codeAccept {
+		j.refused(&mine, &peer, code)
+		return false
+	}
+	conn.SetDeadline(time.Time{})
+	if !release() || !j.m.attach(from, conn) {
+		j.unclaim(from)
+		return false
+	}
+	return true
+}
+
+// judge decides about a proven dialer. Accepting reserves its rank.
+func (j *joiner) judge(mine, p *hello) uint8 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	from := int(p.from)
+	switch {
+	case from == j.c.Rank && j.joined:
+		return codeJoined
+	case from == j.c.Rank:
+		return codeTaken
+	case mismatch(mine, p, 0) != nil:
+		return codeMismatch
+	case j.joined:
+		return codeJoined
+	case from < j.c.Rank:
+		return codeMisplace
+	case j.claimed[from]:
+		return codeTaken
+	}
+	j.claimed[from] = true
+	return codeAccept
+}
+
+func (j *joiner) unclaim(rank int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.claimed, rank)
+}
+
+// refused acts on a refusal that was sent. A join whose ranks differ cannot succeed; a group that is complete is not
+// disturbed by who comes late.
+func (j *joiner) refused(mine, p *hello, code uint8) {
+	var err error
+	switch code {
+	case codeMismatch:
+		err = mismatch(mine, p, int(p.pid))
+	case codeTaken:
+		if int(p.from) == j.c.Rank {
+			err = &RankTakenError{Rank: j.c.Rank, Addr: j.c.Addr, PID: getpid(), Other: int(p.pid)}
+		}
+	}
+	j.mu.Lock()
+	joined := j.joined
+	j.mu.Unlock()
+	if err != nil && !joined {
+		j.fail(err)
+		return
+	}
+	j.c.Log.Warn("bootstrap: refuse rank", "rank", j.c.Rank, "claims", p.from, "pid", p.pid, "why", codeText(code, int(p.from)), "err", err)
+}

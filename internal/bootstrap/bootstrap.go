@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Limits of one contribution and of one job. What exceeds them is refused on every rank, never cut.
+const (
+	MaxBytes = 16 << 20 // bytes of one Blob
+	MaxFDs   = 1024     // descriptors of one Blob
+	MaxName  = 255      // bytes of an all-gather's name
+	MaxRanks = 1 << 16  // ranks of one job
+)
+
+// DefaultTimeout bounds a Join or an AllGather whose context has no deadline and whose Config names none.
+const DefaultTimeout = 100 * time.Second
+
+const (
+	// A rank that is in step is at most one all-gather ahead of us. More happens only after timeouts, so these bound the
+	// memory that a rank which does not read (or a peer that floods) can take.
+	maxAheadFrames = 64
+	maxAheadBytes  = 64 << 20
+
+	closeBound     = 500 * time.Millisecond // how long Close tries to hand out goodbyes
+	handshakeBound = 3 * time.Second        // how long an accepted stranger may hold a slot
+	warnAfter      = 10 * time.Second       // one log line then says who is waited for
+	maxText        = 1024                   // bytes of a reason or failure on the wire
+)
+
+// Blob is what one rank contributes to an all-gather.
+type Blob struct {
+	// Bytes, at most MaxBytes. The caller may reuse them as soon as AllGather returns, whatever its result; receivers own
+	// their copies. Nil is the same as empty.
+	Bytes []byte
+	// FDs are descriptors of the contributing rank, at most MaxFDs. They are passed to every other rank; each receiver
+	// owns its copies (close-on-exec) and must close them. The contributor keeps its own and may close them as soon as
+	// AllGather returns, whatever its result.
+	FDs []int
+	// Local is handed on as it is between ranks of one Local group, and is nil when it comes from another rank of a Join
+	// group.
+	Local any
+}
+
+// Group is one rank's membership in a job. All methods may be called from several goroutines.
+type Group interface {
+	// Rank is this rank's number, 0 to Size-1.
+	Rank() int
+	// Size is the number of ranks that the job began with.
+	Size() int
+
+	// AllGather exchanges blobs: every rank calls with the same name in the same order, and each gets one Blob per rank,
+	// indexed by rank. The own entry is mine as given (descriptors not duplicated). No rank returns success before every
+	// rank has entered the call.
+	//
+	// It blocks until all have contributed, at most until ctx ends; a ctx without deadline gets the group's timeout.
+	// Calls of several goroutines are served one at a time. On an error no descriptor is handed out, and the call still
+	// counts as one of the sequence: ranks stay in step as long as each makes the same calls.
+	//
+	// Errors: *NameError (a rank calls with another name; every rank gets it), *RemoteError (a rank could not
+	// contribute), *PeerLostError, *DepartedError (left before it contributed), *TimeoutError (names the ranks that have
+	// not contributed; wraps the context's cause), ErrClosed; or a refusal of mine, which the others get as *RemoteError.
+	AllGather(ctx context.Context, name string, mine Blob) ([]Blob, error)
+
+	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it broke the protocol, or
+	// it was killed by Kill. Ranks already lost are reported at once. Calls come one at a time from a goroutine of the
+	// group; f may call any method, Close included. No call starts after Close has begun, but one that is running then
+	// may outlast it.
+	OnLost(f func(rank int, cause error))
+
+	// Departed returns, in rising order, the ranks that said goodbye (clean Close).
+	Departed() []int
+	// OnDeparted registers f, called once per rank that said goodbye, as OnLost does.
+	OnDeparted(f func(rank int))
+
+	// SameHost reports whether rank runs under the same kernel: boot ids are equal. Host names play no part. It is true
+	// for the own rank and false for a rank out of range or of unknown boot id.
+	SameHost(rank int) bool
+
+	// Close says goodbye to all ranks and releases everything: sockets, goroutines, descriptors that nobody took. Pending
+	// AllGathers return ErrClosed. It never waits for peers longer than half a second; it is idempotent and returns nil.
+	Close() error
+}
+
+// Config says which rank of which job to join, and where.
+type Config struct {
+	Rank, Size int
+	// Addr is where ranks meet: "unix:@name" (abstract sockets: no file) or "unix:/path" (prefix of one socket file per
+	// rank, removed at Close). Job and rank are appended.
+	Addr string
+	// Job separates jobs that share an Addr.
+	Job string
+	// Token is the job's secret. It proves both ends of each socket and never travels. Empty: rank 0 logs one warning
+	// "unauthenticated"; the check that the peer has our user id stands in any case.
+	Token []byte
+	// LayoutHash and Version must be equal on all ranks; ranks that differ refuse each other and name both values.
+	LayoutHash uint64
+	Version    uint32
+	// Timeout bounds Join and each AllGather whose context has no deadline. 0 means DefaultTimeout.
+	Timeout time.Duration
+	// Log receives warnings; nil means slog.Default().
+	Log *slog.Logger
+
+	handshake time.Duration // tests: instead of handshakeBound
+	warnAfter time.Duration // tests: instead of warnAfter
+	bootID    string        // tests: instead of the kernel's
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Size < 1 || c.Size > MaxRanks:
+		return fmt.Errorf("bootstrap: rank %d: join: size is %d, accepted is 1 to %d", c.Rank, c.Size, MaxRanks)
+	case c.Rank < 0 || c.Rank >= c.Size:
+		return fmt.Errorf("bootstrap: rank %d: join: rank is %d, accepted is 0 to %d (size %d)", c.Rank, c.Rank, c.Size-1, c.Size)
+	case c.Timeout < 0:
+		return fmt.Errorf("bootstrap: rank %d: join: timeout is %v, accepted is 0 (default %v) or more", c.Rank, c.Timeout, DefaultTimeout)
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.handshake == 0 {
+		c.handshake = handshakeBound
+	}
+	if c.warnAfter == 0 {
+		c.warnAfter = warnAfter
+	}
+	if c.bootID == "" {
+		c.bootID = bootID()
+	}
+}

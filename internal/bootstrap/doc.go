@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bootstrap brings the ranks of a job together on the host side: rendezvous, all-gather of small blobs and file
+// descriptors, and notice of ranks that are lost or have left.
+//
+// There are two forms with one behaviour. [Local] makes ranks of this process. [Join] makes one rank and meets the
+// others over one Unix stream socket per pair of ranks. It is a control plane: it may allocate, lock and block (each
+// wait has a deadline); nothing of it lies on a put's way.
+//
+// How it is made: group is one rank's view of the job and knows nothing of sockets; a transport (localNet, mesh) carries
+// contributions between groups. Frames (frame.go) and the handshake (handshake.go) work on any byte stream; descriptors
+// need a Unix socket (rights.go).
+package bootstrap

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// joinName is the all-gather that ends a join: who has passed it knows that every pair of ranks is connected.
+const joinName = "bootstrap.join"
+
+// Join makes this process rank c.Rank of a job and returns when all ranks are there and every pair is connected and
+// proven (see Config.Token). Several ranks may join from one process.
+//
+// It blocks until then, at most until ctx ends, or c.Timeout if ctx has no deadline. When it fails it has released
+// everything, and the ranks that it met fail at once with its reason. Strangers on its socket are dropped and disturb
+// nothing.
+//
+// Errors: *JoinError (names the ranks that did not come; wraps the context's cause), *MismatchError, *RankTakenError,
+// ErrToken, *DepartedError or *PeerLostError (a rank met gave up or died), or a refusal of c.
+func Join(ctx context.Context, c Config) (Group, error) {
+	start := time.Now()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	c.setDefaults()
+	addr, err := parseAddr(c.Addr, c.Job, c.Size)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: rank %d: join: %w", c.Rank, err)
+	}
+	ctx, cancel := bound(ctx, c.Timeout)
+	defer cancel()
+	if len(c.Token) == 0 && c.Rank == 0 {
+		c.Log.Warn("bootstrap: unauthenticated: no token, any process of this user can join", "job", c.Job)
+	}
+	j := newJoiner(c, addr, start)
+	if err := j.start(ctx); err != nil {
+		j.stop()
+		return nil, err
+	}
+	err = j.meet(ctx)
+	if err == nil {
+		err = j.confirm(ctx)
+	}
+	if err != nil {
+		j.g.end(true, err.Error())
+		return nil, err
+	}
+	return j.g, nil
+}
+
+// joiner holds what lives from Join to Close: the listener, and the goroutines that shake hands.
+type joiner struct {
+	c    Config
+	addr address
+	g    *group
+	m    *mesh
+
+	begun time.Time
+
+	life context.Context // ends with the group
+	kill context.CancelFunc
+	ln   *net.UnixListener
+	wg   sync.WaitGroup
+	slot chan struct{} // bounds accepted sockets that are not proven yet
+
+	refusedUser atomic.Bool // one warning was logged
+
+	mu      sync.Mutex
+	joined  bool
+	fatal   error
+	claimed map[int]bool   // higher ranks that were accepted
+	notes   map[int]string // of ranks that are not linked
+}
+
+func newJoiner(c Config, addr address, start time.Time) *joiner {
+	j := &joiner{c: c, addr: addr, begun: start, slot: make(chan struct{}, 64), claimed: map[int]bool{}, notes: map[int]string{}}
+	j.life, j.kill = context.WithCancel(context.Background())
+	j.g = newGroup(c.Rank, c.Size, c.Timeout, c.Log)
+	j.g.warnAfter = c.warnAfter
+	j.m = &mesh{g: j.g, stop: j.stop, links: make([]*link, c.Size)}
+	j.g.tr = j.m
+	return j
+}
+
+// start claims the own address, then listens for higher ranks and dials lower ones.
+func (j *joiner) start(ctx context.Context) error {
+	if err := j.claim(ctx); err != nil {
+		return err
+	}
+	j.wg.Add(1 + j.c.Rank)
+	go j.accept()
+	for r := range j.c.Rank {
+		go j.dial(ctx, r)
+	}
+	return nil
+}
+
+// stop ends listener and handshakes; links are the mesh's to end.
+func (j *joiner) stop() {
+	j.kill()
+	if j.ln != nil {
+		j.ln.Close()
+	}
+	j.wg.Wait()
+}
+
+func (j *joiner) fail(err error) {
+	j.mu.Lock()
+	if j.fatal == nil {
+		j.fatal = err
+	}
+	j.mu.Unlock()
+	j.g.poke()
+}
+
+func (j *joiner) note(rank int, format string, a ...any) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if format == "" {
+		delete(j.notes, rank)
+		return
+	}
+	j.notes[rank] = fmt.Sprintf("rank %d: ", rank) + fmt.Sprintf(format, a...)
+}
+
+// meet waits until every rank is linked.
+func (j *joiner) meet(ctx context.Context) error {
+	warn := time.NewTimer(j.c.warnAfter)
+	defer warn.Stop()
+	for {
+		missing, err := j.state()
+		if err != nil {
+			if n := j.notesOf(missing); len(n) > 0 {
+				err = fmt.Errorf("%w (%s)", err, strings.Join(n, "; "))
+			}
+			return err
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		select {
+		case <-j.g.wake:
+		case <-warn.C:
+			j.c.Log.Warn("bootstrap: join waits", "rank", j.c.Rank, "for", ranks(missing), "at", j.c.Addr, "since", span(time.Since(j.begun)))
+		case <-ctx.Done():
+			return &JoinError{Rank: j.c.Rank, Size: j.c.Size, Addr: j.c.Addr, Missing: missing, Notes: j.notesOf(missing),
+				Waited: time.Since(j.begun), Err: context.Cause(ctx)}
+		}
+	}
+}
+
+func (j *joiner) notesOf(rank []int) (notes []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, r := range rank {
+		if n, ok := j.notes[r]; ok {
+			notes = append(notes, n)
+		}
+	}
+	return notes
+}
+
+// state returns the ranks that are not linked, and why the join cannot succeed any more, if so.
+func (j *joiner) state() (missing []int, err error) {
+	j.mu.Lock()
+	err = j.fatal
+	j.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	j.g.mu.Lock()
+	defer j.g.mu.Unlock()
+	for r := range j.g.peers {
+		switch p := &j.g.peers[r]; {
+		case r == j.c.Rank:
+		case p.departed != nil && err == nil:
+			err = fmt.Errorf("bootstrap: rank %d: join: %w", j.c.Rank, p.departed)
+		case p.lost != nil && err == nil:
+			err = fmt.Errorf("bootstrap: rank %d: join: %w", j.c.Rank, &PeerLostError{Rank: r, Cause: p.lost})
+		case !p.linked:
+			missing = append(missing, r)
+		}
+	}
+	return missing, err
+}
+
+// confirm makes sure that all ranks are as far, and learns their boot ids.
+func (j *joiner) confirm(ctx context.Context) error {
+	all, err := j.g.AllGather(ctx, joinName, Blob{Bytes: []byte(j.c.bootID)})
+	if err != nil {
+		return err
+	}
+	j.mu.Lock()
+	late := j.fatal
+	j.joined = true
+	j.mu.Unlock()
+	if late != nil {
+		// It was refused and knows so. The ranks that belong here are complete.
+		j.c.Log.Warn("bootstrap: refused while the group became complete", "rank", j.c.Rank, "err", late)
+	}
+	j.g.mu.Lock()
+	defer j.g.mu.Unlock()
+	for r := range all {
+		closeAll(all[r].FDs) // none was asked for
+		j.g.peers[r].bootID = string(all[r].Bytes)
+	}
+	return nil
+}
+
+// pause waits between attempts: 1 ms at first, doubling to 50 ms. Nothing tells a dialer that somebody listens now.
+type pause struct{ d time.Duration }
+
+func (p *pause) wait(ctx context.Context) bool {
+	p.d = min(max(2*p.d, time.Millisecond), 50*time.Millisecond)
+	t := time.NewTimer(p.d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// claim binds the own rank's address. If another process has it, that process and this one are made to know of each
+// other.
+func (j *joiner) claim(ctx context.Context) error {
+	name := j.addr.of(j.c.Rank)
+	var p pause
+	var why error // what was seen last, before ctx ended
+	for {
+		ln, err := listen(ctx, name)
+		if err == nil {
+			j.ln = ln
+			return nil
+		}
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			again, err := j.confront(ctx, name)
+			if !again && ctx.Err() == nil {
+				return err
+			}
+			if why == nil || ctx.Err() == nil {
+				why = err
+			}
+		case errors.Is(err, errBusy):
+			why = err
+		default:
+			return fmt.Errorf("bootstrap: rank %d: join: listen at %s: %w", j.c.Rank, name, err)
+		}
+		if !p.wait(ctx) {
+			return fmt.Errorf("bootstrap: rank %d: join: waited %s to listen at %s: %w (%w)", j.c.Rank, span(time.Since(j.begun)), name, why, context.Cause(ctx))
+		}
+	}
+}
+
+// confront asks the process that has our rank's address who it is. again: it may be gone now.
+func (j *joiner) confront(ctx context.Context, name string) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, j.c.handshake)
+	defer cancel()
+	conn, err := dialUnix(ctx, name)
+	if err != nil {
+		return notYet(err), fmt.Errorf("bootstrap: rank %d: join: address %s is in use: %w", j.c.Rank, name, err)
+	}
+	defer conn.Close()
+	pid, err := sameUser(conn)
+	if err != nil {
+		return false, fmt.Errorf("bootstrap: rank %d: join: address %s is in use: %w", j.c.Rank, name, err)
+	}
+	deadline, _ := ctx.Deadline()
+	conn.SetDeadline(deadline)
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	mine := newHello(&j.c, j.c.Rank)
+	peer, code, err := dialShake(conn, &mine, j.c.Token)
+	var alien *strangerError
+	switch {
+	case errors.As(err, &alien):
+		// It may be a rank that is just ending; a process that holds on is met again until the deadline.
+		return true, fmt.Errorf("bootstrap: rank %d: join: address %s is in use by pid %d: %w", j.c.Rank, name, pid, err)
+	case err != nil:
+		return false, fmt.Errorf("bootstrap: rank %d: join: address %s is in use by pid %d: %w", j.c.Rank, name, pid, err)
+	}
+	return false, &RankTakenError{Rank: j.c.Rank, Addr: j.c.Addr, PID: getpid(), Other: int(peer.pid), Joined: code == codeJoined}
+}
+
+// dial connects to a lower rank, however often that takes.
+func (j *joiner) dial(ctx context.Context, rank int) {
+	defer j.wg.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(j.life, cancel)()
+	var p pause
+	for {
+		conn, err := dialUnix(ctx, j.addr.of(rank))
+		switch {
+		case err == nil:
+			if j.call(ctx, rank, conn) {
+				return
+			}
+		case notYet(err):
+			j.note(rank, "")
+		case ctx.Err() == nil:
+			j.fail(fmt.Errorf("bootstrap: rank %d: join: dial rank %d: %w", j.c.Rank, rank, err))
+			return
+		}
+		if !p.wait(ctx) {
+			return
+		}
+	}
+}
+
+// call shakes hands over conn, which it owns. true: done, for better or worse.
+func (j *joiner) call(ctx context.Context, rank int, conn *net.UnixConn) bool {
+	keep := false
+	defer func() {
+		if !keep {
+			conn.Close()
+		}
+	}()
+	pid, err := sameUser(conn)
+	if err != nil {
+		j.note(rank, "its address is held by another process: %v", err)
+		return false
+	}
+	release := context.AfterFunc(ctx, func() { conn.Close() })
+	defer release()
+	mine := newHello(&j.c, rank)
+	j.note(rank, "pid %d at its address does not answer", pid)
+	peer, code, err := dialShake(conn, &mine, j.c.Token)
+	if errors.Is(err, ErrToken) {
+		j.fail(fmt.Errorf("bootstrap: rank %d: join: authenticate with rank %d (pid %d): %w", j.c.Rank, rank, pid, err))
+		return true
+	}
+	if err != nil {
+		if ctx.Err() == nil {
+			j.note(rank, "pid %d at its address: %v", pid, err)
+		}
+		return false
+	}
+	if err := mismatch(&mine, &peer, int(peer.pid)); err != nil {
+		j.fail(err)
+		return true
+	}
+	if code != codeAccept {
+		j.fail(fmt.Errorf("bootstrap: rank %d: join: rank %d (pid %d) refuses: %s", j.c.Rank, rank, peer.pid, codeText(code, j.c.Rank)))
+		return true
+	}
+	if !release() {
+		return true // ctx has ended and closed conn
+	}
+	keep = j.m.attach(rank, conn)
+	return true
+}
+
+func codeText(code uint8, rank int) string {
+	switch code {
+	case codeTaken:
+		return fmt.Sprintf("rank %d is claimed by another process too", rank)
+	case codeJoined:
+		return "its group is complete already"
+	}
+	return fmt.Sprintf("rank %d is not to dial it (code %d)", rank, code)
+}

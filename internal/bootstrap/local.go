@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+)
+
+// Local makes the n groups of a job whose ranks all live in this process. Each group is to be closed, in any order; see
+// Kill for a rank that dies. Timeout of calls without deadline: DefaultTimeout.
+func Local(n int) ([]Group, error) {
+	if n < 1 || n > MaxRanks {
+		return nil, fmt.Errorf("bootstrap: make %d local ranks: accepted is 1 to %d", n, MaxRanks)
+	}
+	all := make([]*group, n)
+	out := make([]Group, n)
+	for r := range all {
+		g := newGroup(r, n, DefaultTimeout, slog.Default())
+		for i := range g.peers {
+			g.peers[i].linked, g.peers[i].bootID = true, "this process"
+		}
+		g.tr = &localNet{self: r, all: all}
+		all[r], out[r] = g, g
+	}
+	return out, nil
+}
+
+// localNet hands contributions over by calling the other groups. Receivers get their own bytes and descriptors, so that
+// a program which keeps or changes them behaves as it would between processes.
+type localNet struct {
+	self int
+	all  []*group
+}
+
+func (t *localNet) contribute(seq uint64, name string, mine Blob, fail string) error {
+	sets, err := t.dup(mine.FDs)
+	if err != nil {
+		fail = clip(err.Error())
+	}
+	for r, g := range t.all {
+		if r == t.self {
+			continue
+		}
+		c := contribution{seq: seq, name: name}
+		if fail != "" {
+			c.err = &RemoteError{Rank: t.self, Text: fail}
+		} else {
+			c.blob = Blob{Bytes: bytes.Clone(mine.Bytes), FDs: sets[r], Local: mine.Local}
+		}
+		if err := g.deliver(t.self, c); err != nil {
+			g.setLost(t.self, err)
+		}
+	}
+	return err
+}
+
+// dup makes one set per other rank, all or none.
+func (t *localNet) dup(fds []int) ([][]int, error) {
+	sets := make([][]int, len(t.all))
+	if len(fds) == 0 {
+		return sets, nil
+	}
+	for r := range sets {
+		if r == t.self {
+			continue
+		}
+		s, err := dupAll(fds)
+		if err != nil {
+			for _, s := range sets {
+				closeAll(s)
+			}
+			return nil, err
+		}
+		sets[r] = s
+	}
+	return sets, nil
+}
+
+func (t *localNet) end(goodbye bool, reason string) {
+	for r, g := range t.all {
+		switch {
+		case r == t.self:
+		case goodbye:
+			g.setDeparted(t.self, reason)
+		default:
+			g.setLost(t.self, ErrKilled)
+		}
+	}
+}

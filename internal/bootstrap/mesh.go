@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// mesh is the transport of a Join group: one stream socket per other rank, each with a goroutine that reads and one that
+// writes. A writer of its own keeps a rank that does not read from holding up the others.
+type mesh struct {
+	g    *group
+	stop func()         // ends whatever still attaches links
+	wg   sync.WaitGroup // readers and writers
+
+	mu    sync.Mutex
+	ended bool
+	links []*link // by rank; nil: none
+}
+
+// link is one socket to one rank.
+type link struct {
+	m    *mesh
+	rank int
+	conn net.Conn
+
+	mu    sync.Mutex
+	queue []*parcel
+	bytes int
+	ended bool
+	ready chan struct{} // holds one token: queue changed or ended
+	wrote chan struct{} // closed when the writer has ended
+}
+
+// parcel is an encoded contribution (or goodbye) that several links share. Its bytes are never written again.
+type parcel struct {
+	seq  uint64
+	name string
+	wire []byte
+	set  *fdSet // nil: no descriptors
+	last bool
+}
+
+// attach takes over a socket whose other end is proven to be rank. false: the group has ended, or the rank has a socket.
+func (m *mesh) attach(rank int, conn net.Conn) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended || m.links[rank] != nil {
+		return false
+	}
+	l := &link{m: m, rank: rank, conn: conn, ready: make(chan struct{}, 1), wrote: make(chan struct{})}
+	m.links[rank] = l
+	m.g.mu.Lock()
+	m.g.peers[rank].linked = true
+	m.g.mu.Unlock()
+	m.g.poke()
+	m.wg.Add(2)
+	go l.read()
+	go l.write()
+	return true
+}
+
+func (m *mesh) contribute(seq uint64, name string, mine Blob, fail string) error {
+	p := &parcel{seq: seq, name: name}
+	var err error
+	if fail == "" && len(mine.FDs) > 0 {
+		// Own duplicates: a slow peer's copy may leave after AllGather has returned and the caller has closed its own.
+		p.set = &fdSet{}
+		if p.set.fds, err = dupAll(mine.FDs); err != nil {
+			p.set, fail = nil, err.Error()
+		} else {
+			p.set.refs.Store(1)
+			defer p.set.release()
+		}
+	}
+	f := frame{kind: kindData, seq: seq, name: name, payload: mine.Bytes, fds: len(mine.FDs)}
+	if fail != "" {
+		f = failFrame(seq, name, fail)
+	}
+	wire, eerr := appendFrame(make([]byte, 0, headerBytes+len(f.name)+len(f.payload)), &f)
+	if eerr != nil {
+		return eerr // not reached: the group has checked the bounds
+	}
+	p.wire = wire
+	m.mu.Lock()
+	links := m.links
+	m.mu.Unlock()
+	for _, l := range links {
+		if l != nil {
+			l.send(p)
+		}
+	}
+	return err
+}
+
+func failFrame(seq uint64, name, text string) frame {
+	return frame{kind: kindFail, seq: seq, name: name, payload: []byte(clip(text))}
+}
+
+// send queues p. A peer that has let the queue fill up is given up.
+func (l *link) send(p *parcel) {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return
+	}
+	if !p.last && (len(l.queue) >= maxAheadFrames || l.bytes+len(p.wire) > maxAheadBytes+headerBytes+MaxName) {
+		err := fmt.Errorf("reads nothing: %d all-gathers (%d bytes) wait to be sent", len(l.queue), l.bytes)
+		l.mu.Unlock()
+		l.m.g.setLost(l.rank, err)
+		l.drop()
+		return
+	}
+	if p.set != nil {
+		p.set.refs.Add(1)
+	}
+	l.queue = append(l.queue, p)
+	l.bytes += len(p.wire)
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *link) poke() {
+	select {
+	case l.ready <- struct{}{}:
+	default:
+	}
+}
+
+// drop ends the link without more ado; reader and writer see it. Idempotent.
+func (l *link) drop() {
+	l.mu.Lock()
+	l.ended = true
+	for _, p := range l.queue {
+		p.set.release()
+	}
+	l.queue, l.bytes = nil, 0
+	l.mu.Unlock()
+	l.poke()
+	l.conn.Close()
+}
+
+// write sends parcels until the goodbye is out, the link is dropped or the socket fails. What a failure means is left to
+// the reader, which may still find a goodbye in the socket.
+func (l *link) write() {
+	defer l.m.wg.Done()
+	defer close(l.wrote)
+	for range l.ready {
+		for {
+			l.mu.Lock()
+			if l.ended {
+				l.mu.Unlock()
+				return
+			}
+			if len(l.queue) == 0 {
+				l.mu.Unlock()
+				break
+			}
+			p := l.queue[0]
+			l.queue[0] = nil
+			l.queue = l.queue[1:]
+			l.bytes -= len(p.wire)
+			l.mu.Unlock()
+			err := l.put(p)
+			p.set.release()
+			if err != nil || p.last {
+				l.mu.Lock()
+				l.ended = true // nothing more can be queued
+				for _, p := range l.queue {
+					p.set.release()
+				}
+				l.queue, l.bytes = nil, 0
+				l.mu.Unlock()
+				return
+			}
+		}
+	}
+}
+
+// put writes one parcel: rights frames, each a message of its own, then the data frame.
+func (l *link) put(p *parcel) error {
+	if p.set != nil {
+		for fds := p.set.fds; len(fds) > 0; {
+			n := min(len(fds), rightsBatch)
+			if err := l.putRights(p.seq, fds[:n]); err != nil {
+				if err == errEnding {
+					return nil
+				}
+				if netGone(err) {
+					return err
+				}
+				// These descriptors cannot be passed (io_uring, say): the peer hears so instead of waiting.
+				l.m.g.log.Warn("bootstrap: pass descriptors", "rank", l.m.g.rank, "to", l.rank, "name", p.name, "err", err)
+				f := failFrame(p.seq, p.name, fmt.Sprintf("pass %d descriptors to rank %d: %v", len(p.set.fds), l.rank, err))
+				wire, err := appendFrame(nil, &f)
+				if err != nil {
+					return err
+				}
+				_, err = l.conn.Write(wire)
+				return err
+			}
+			fds = fds[n:]
+		}
+	}
+	_, err := l.conn.Write(p.wire)
+	return err
+}
+
+// errEnding gives up on a parcel because the group ends; the goodbye still follows.
+var errEnding = errors.New("group is ending")
+
+func netGone(err error) bool {
+	for _, e := range []error{syscall.EPIPE, syscall.ECONNRESET, net.ErrClosed, syscall.ENOTCONN} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+func (l *link) putRights(seq uint64, fds []int) error {
+	u, ok := l.conn.(*net.UnixConn)
+	if !ok {
+		return errors.New("descriptors need a Unix socket")
+	}
+	wire, err := appendFrame(nil, &frame{kind: kindRights, seq: seq, fds: len(fds)})
+	if err != nil {
+		return err
+	}
+	rights := encodeRights(fds)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		n, _, err := u.WriteMsgUnix(wire, rights, nil)
+		if err == nil {
+			if n < len(wire) {
+				_, err = l.conn.Write(wire[n:]) // descriptors leave with the first byte
+			}
+			return err
+		}
+		if !errors.Is(err, syscall.ETOOMANYREFS) {
+			return err
+		}
+		// This user has too many descriptors under way in sockets. Readers take them off, but nobody tells us when.
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-l.m.g.done:
+			t.Stop()
+			return errEnding
+		}
+	}
+}
+
+// read takes frames until the rank says goodbye or its socket ends, and tells the group which.
+func (l *link) read() {
+	defer l.m.wg.Done()
+	reason, err := l.frames()
+	switch {
+	case err == nil:
+		l.m.g.setDeparted(l.rank, reason)
+	case errors.Is(err, io.EOF):
+		l.m.g.setLost(l.rank, ErrNoGoodbye)
+	default:
+		var op *net.OpError
+		if errors.As(err, &op) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: %w", ErrNoGoodbye, err)
+		}
+		l.m.g.setLost(l.rank, err)
+	}
+	// A group that is ending still has its own goodbye to write; it drops the link itself.
+	select {
+	case <-l.m.g.done:
+	default:
+		l.drop()
+	}
+}
+
+// frames returns at a goodbye (with its reason) or with the error that ended the socket.
+func (l *link) frames() (string, error) {
+	r := newRightsReader(l.conn)
+	defer r.drop()
+	a := assembly{from: l.rank}
+	defer a.drop()
+	for {
+		f, err := readFrame(r)
+		if err != nil {
+			return "", err
+		}
+		if f.kind == kindRights {
+			b, err := r.take(f.fds)
+			if err != nil {
+				return "", err
+			}
+			if err := a.add(f.seq, f.fds, b); err != nil {
+				return "", err
+			}
+			continue
+		}
+		if err := r.none(); err != nil {
+			return "", err
+		}
+		if f.kind == kindGoodbye {
+			return string(f.payload), nil
+		}
+		c, err := a.finish(&f)
+		if err != nil {
+			return "", err
+		}
+		if err := l.m.g.deliver(l.rank, c); err != nil {
+			return "", err
+		}
+	}
+}
+
+// assembly gathers the descriptors of a contribution until its last frame.
+type assembly struct {
+	from      int
+	seq       uint64
+	announced int
+	fds       []int
+}
+
+func (a *assembly) add(seq uint64, n int, b batch) error {
+	if a.announced > 0 && seq != a.seq || a.announced+n > MaxFDs {
+		closeAll(b.fds)
+		return fmt.Errorf("bad frame: %d descriptors for all-gather %d behind %d for %d, accepted is at most %d", n, seq, a.announced, a.seq, MaxFDs)
+	}
+	a.seq = seq
+	a.announced += n
+	a.fds = append(a.fds, b.fds...)
+	return nil
+}
+
+func (a *assembly) finish(f *frame) (contribution, error) {
+	c := contribution{seq: f.seq, name: f.name}
+	if a.announced > 0 && a.seq != f.seq || f.kind == kindData && a.announced != f.fds {
+		return c, fmt.Errorf("bad frame: contribution to all-gather %d has %d descriptors, %d came for %d", f.seq, f.fds, a.announced, a.seq)
+	}
+	switch {
+	case f.kind == kindFail:
+		c.err = &RemoteError{Rank: a.from, Text: string(f.payload)}
+		a.drop()
+	case len(a.fds) != a.announced:
+		c.err = fmt.Errorf("take %d descriptors of rank %d: only %d came: this process is at its limit of open files", a.announced, a.from, len(a.fds))
+		a.drop()
+	default:
+		c.blob = Blob{Bytes: f.payload, FDs: a.fds}
+	}
+	*a = assembly{from: a.from}
+	return c, nil
+}
+
+func (a *assembly) drop() {
+	closeAll(a.fds)
+	a.fds = nil
+}
+
+// end says goodbye on all sockets at once, waits for them no longer than closeBound, and releases them.
+func (m *mesh) end(goodbye bool, reason string) {
+	m.mu.Lock()
+	m.ended = true
+	m.mu.Unlock()
+	m.stop()
+	if goodbye {
+		wire, err := appendFrame(nil, &frame{kind: kindGoodbye, payload: []byte(clip(reason))})
+		if err == nil {
+			by := time.Now().Add(closeBound)
+			for _, l := range m.links {
+				if l != nil {
+					l.conn.SetWriteDeadline(by)
+					l.send(&parcel{wire: wire, last: true})
+				}
+			}
+			for _, l := range m.links {
+				if l != nil {
+					<-l.wrote
+				}
+			}
+		}
+	}
+	for _, l := range m.links {
+		if l != nil {
+			l.drop()
+		}
+	}
+	m.wg.Wait()
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soft
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/sys"
+)
+
+// Options of a software device.
+type Options struct {
+	Allocator Allocator
+	// Resident is how many blocks of a grid that is not cooperative run at a time. 0: one per processor and one more.
+	Resident int
+	// Seed, if not 0, runs the blocks of such a grid in an order drawn from it; 0 in ascending order.
+	Seed uint64
+	// MaxWarps is the largest cooperative grid. 0: 8,192.
+	MaxWarps int
+}
+
+// Device is a software device.
+type Device struct {
+	opt      Options
+	progress atomic.Pointer[func() bool]
+	live     atomic.Int64 // pieces of memory
+	launches atomic.Uint64
+
+	mu      sync.Mutex
+	idle    []*worker
+	blocks  []*block
+	streams int
+}
+
+// New makes a software device.
+func New(o Options) *Device {
+	if o.Resident <= 0 {
+		o.Resident = runtime.GOMAXPROCS(0) + 1
+	}
+	if o.MaxWarps <= 0 {
+		o.MaxWarps = 8192
+	}
+	return &Device{opt: o}
+}
+
+func (d *Device) Name() string             { return "soft" }
+func (d *Device) MaxCooperativeWarps() int { return d.opt.MaxWarps }
+
+func (d *Device) SetProgress(f func() bool) {
+	if f == nil {
+		d.progress.Store(nil)
+		return
+	}
+	d.progress.Store(&f)
+}
+
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.streams > 0 || d.live.Load() > 0 {
+		return fmt.Errorf("close device: %d streams and %d pieces of memory are still there", d.streams, d.live.Load())
+	}
+	for _, w := range d.idle {
+		close(w.tasks)
+	}
+	d.idle, d.blocks = nil, nil
+	return nil
+}
+
+// Clock is gpu.Env's.
+func (d *Device) Clock() uint64 { return sys.Nanotime() }
+
+// sleepWord is what idle device threads sleep on. Nobody wakes them: they sleep for a millisecond at most.
+var sleepWord uint32
+
+// Idle is gpu.Env's: see gpu.Thread.Idle.
+func (d *Device) Idle(round int32, waited uint64) {
+	if f := d.progress.Load(); f != nil && (*f)() {
+		return
+	}
+	runtime.Gosched()
+	if round < 16 {
+		return
+	}
+	if waited < uint64(time.Millisecond) {
+		sys.Yield()
+		return
+	}
+	sys.FutexWait(&sleepWord, 0, time.Duration(min(waited/8, uint64(time.Millisecond))))
+}
+
+// Wake is gpu.Env's.
+func (d *Device) Wake(word *uint32) {
+	if atomic.SwapUint32(word, 0) != 0 {
+		sys.FutexWake(word, 1)
+	}
+}
+
+var (
+	_ gpu.Env       = (*Device)(nil)
+	_ device.Device = (*Device)(nil)
+)

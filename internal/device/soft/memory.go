@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soft
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/sys"
+)
+
+// Allocator says where a device's memory comes from.
+type Allocator int
+
+const (
+	// Heap slabs serve ranks of one process.
+	Heap Allocator = iota
+	// Shared memory serves ranks in several processes.
+	Shared
+)
+
+// page is the alignment of memory.
+const page = 4096
+
+type memory struct {
+	bytes    []byte
+	fd       int // -1 on the heap
+	imported bool
+	freed    sync.Once
+	onFree   func()
+}
+
+func (m *memory) Bytes() []byte      { return m.bytes }
+func (m *memory) Ptr() gpu.Ptr[byte] { return gpu.PtrOf(m.bytes) }
+
+func (m *memory) Handle() device.Handle {
+	h := device.Handle{FD: m.fd, Bytes: len(m.bytes)}
+	if m.fd < 0 {
+		h.Local = m
+	}
+	return h
+}
+
+func (m *memory) Free() (err error) {
+	m.freed.Do(func() {
+		if m.fd >= 0 || m.imported {
+			if err = sys.Unmap(m.bytes); err == nil && m.fd >= 0 {
+				err = sys.CloseFD(m.fd)
+			}
+		}
+		if m.onFree != nil {
+			m.onFree()
+		}
+	})
+	return err
+}
+
+func (d *Device) Alloc(bytes int) (device.Memory, error) {
+	if bytes <= 0 {
+		return nil, fmt.Errorf("alloc: %d bytes asked for, at least 1 is accepted", bytes)
+	}
+	// The kernel would promise more than there is and kill the process when it is touched.
+	if have, ok := sys.MemAvailable(); ok && uint64(bytes) > have {
+		return nil, fmt.Errorf("alloc: need %d bytes, have %d: %w", bytes, have, device.ErrOutOfMemory)
+	}
+	m := &memory{fd: -1, onFree: func() { d.live.Add(-1) }}
+	if d.opt.Allocator == Shared {
+		fd, b, err := sys.NewShared("doorbell", bytes)
+		if err != nil {
+			return nil, fmt.Errorf("alloc: %w", err)
+		}
+		m.fd, m.bytes = fd, b
+	} else {
+		m.bytes = slab(bytes)
+	}
+	d.live.Add(1)
+	return m, nil
+}
+
+func (d *Device) Import(h device.Handle) (device.Memory, error) {
+	if m, ok := h.Local.(*memory); ok {
+		return &memory{bytes: m.bytes, fd: -1}, nil // the heap keeps it while somebody points at it
+	}
+	if h.FD < 0 {
+		return nil, fmt.Errorf("import memory: no descriptor and no local memory in the handle")
+	}
+	b, err := sys.MapShared(h.FD, h.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("import memory: %w", err)
+	}
+	return &memory{bytes: b, fd: -1, imported: true}, nil
+}

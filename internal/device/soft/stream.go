@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package soft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/device"
+)
+
+var errStreamClosed = errors.New("launch: the stream is closed")
+
+// item is what a stream does: run a grid, or wait for a point of a stream.
+type item struct {
+	call  gpu.Call
+	grid  device.Grid
+	event *event
+}
+
+// stream is a queue of items with one goroutine that does them in order.
+type stream struct {
+	dev *Device
+	l   launch
+
+	mu      sync.Mutex
+	cond    *sync.Cond // something was queued, done, or closed
+	items   []item     // ring
+	queued  uint64     // items ever queued
+	done    uint64     // items ever done
+	err     error      // first failure; sticks
+	closing bool
+	ended   chan struct{}
+}
+
+// event is a point in a stream: all items below n are done.
+type event struct {
+	s *stream
+	n uint64
+}
+
+func (d *Device) NewStream() device.Stream {
+	s := &stream{dev: d, items: make([]item, 16), ended: make(chan struct{})}
+	s.cond = sync.NewCond(&s.mu)
+	s.l.dev, s.l.done = d, make(chan struct{}, 1)
+	d.mu.Lock()
+	d.streams++
+	d.mu.Unlock()
+	go s.serve()
+	return s
+}
+
+func (s *stream) Launch(c gpu.Call, g device.Grid) error {
+	err := g.Validate(s.dev.opt.MaxWarps)
+	if err == nil {
+		err = s.push(item{call: c, grid: g})
+	}
+	if err != nil {
+		c.Release()
+	}
+	return err
+}
+
+func (s *stream) push(it item) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	if s.closing {
+		return errStreamClosed
+	}
+	if n := uint64(len(s.items)); s.queued-s.done == n {
+		grown := make([]item, 2*n)
+		for i := s.done; i < s.queued; i++ {
+			grown[i%(2*n)] = s.items[i%n]
+		}
+		s.items = grown
+	}
+	s.items[s.queued%uint64(len(s.items))] = it
+	s.queued++
+	s.cond.Broadcast()
+	return nil
+}
+
+func (s *stream) serve() {
+	defer close(s.ended)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		for s.done == s.queued && !s.closing {
+			s.cond.Wait()
+		}
+		if s.done == s.queued {
+			return
+		}
+		it := &s.items[s.done%uint64(len(s.items))]
+		call, grid, ev := it.call, it.grid, it.event
+		*it = item{}
+		skip := s.err != nil
+		s.mu.Unlock()
+		err := s.do(call, grid, ev, skip)
+		s.mu.Lock()
+		if err != nil && s.err == nil {
+			s.err = err
+		}
+		s.done++
+		s.cond.Broadcast()
+	}
+}
+
+func (s *stream) do(call gpu.Call, grid device.Grid, ev *event, skip bool) error {
+	if ev != nil {
+		return ev.Wait(context.Background()) // bounded by the deadlines of what the other stream runs
+	}
+	if skip {
+		call.Release()
+		return nil
+	}
+	s.l.call, s.l.grid = call, grid
+	return s.l.run()
+}
+
+func (s *stream) Record() device.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &event{s, s.queued}
+}
+
+func (s *stream) WaitEvent(e device.Event) {
+	ev, ok := e.(*event)
+	if !ok || ev.s.dev != s.dev {
+		s.fail(fmt.Errorf("wait for event: it is of another device"))
+		return
+	}
+	if ev.s != s {
+		_ = s.push(item{event: ev}) // a stream that failed or closed says so at its next launch
+	}
+}
+
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *stream) Wait(ctx context.Context) error { return s.Record().Wait(ctx) }
+
+func (e *event) Done() bool {
+	e.s.mu.Lock()
+	defer e.s.mu.Unlock()
+	return e.s.done >= e.n
+}
+
+func (e *event) Wait(ctx context.Context) error {
+	// Short kernels end sooner than a sleeping goroutine wakes.
+	for range 64 {
+		if e.Done() {
+			break
+		}
+		runtime.Gosched()
+	}
+	s := e.s
+	stop := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		s.cond.Broadcast()
+		s.mu.Unlock()
+	})
+	defer stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.done < e.n {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("wait for stream: %d of %d launches done: %w", s.done, e.n, context.Cause(ctx))
+		}
+		s.cond.Wait()
+	}
+	return s.err
+}
+
+func (s *stream) Close() error {
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closing = true
+	s.cond.Broadcast()
+	s.mu.Unlock()
+	<-s.ended // ends with what runs: each wait of a kernel has a deadline
+	s.dev.mu.Lock()
+	s.dev.streams--
+	s.dev.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// DevComm is what the proxy knows of a device communicator.
+type DevComm struct {
+	ABI      abi.DevComm
+	Context  int32              // its context 0 is the endpoint's context of this number
+	Signals  []netplugin.Region // by rank: the signal words there
+	Net      netplugin.Endpoint // its contexts' endpoint
+	MaxBytes int                // largest single operation of Net
+	queues   []*queue
+}
+
+// Window is what the proxy knows of a window: this rank's bytes, and where each peer's are.
+type Window struct {
+	ID, Gen uint32
+	Bytes   []byte
+	Peers   []netplugin.Region // by rank
+}
+
+// RemoteError is an operation that was refused after it was posted.
+type RemoteError struct {
+	Rank, Peer, Context int
+	Op                  string
+	Window              uint32
+	Offset, Bytes       uint64
+	Cause               error
+}
+
+func (e *RemoteError) Error() string {
+	return fmt.Sprintf("rank %d: %s to rank %d, context %d, window %d, offset %d, %d bytes: %v",
+		e.Rank, e.Op, e.Peer, e.Context, e.Window, e.Offset, e.Bytes, e.Cause)
+}
+
+func (e *RemoteError) Unwrap() error { return e.Cause }
+
+func opName(op uint8) string {
+	switch op {
+	case abi.OpPut:
+		return "put"
+	case abi.OpPutValue:
+		return "put value"
+	case abi.OpPutCell:
+		return "put (in cell)"
+	case abi.OpSignal:
+		return "signal"
+	}
+	return fmt.Sprintf("operation %d", op)
+}
+
+// fail ends a queue: nothing more is taken from it, and its device threads get the status.
+func (o *Owner) fail(q *queue, s abi.Status, d *abi.Desc, cause error) {
+	q.drop(&o.tab)
+	err := &RemoteError{Rank: o.rank, Peer: int(q.peer), Context: int(q.ctx), Op: opName(d.Op), Window: d.DstWin, Offset: d.DstOff, Bytes: d.Size, Cause: cause}
+	q.setStatus(s)
+	record(q.dc, abi.Record{Status: uint32(s), Op: uint32(d.Op), Peer: q.peer, Ctx: uint32(q.ctx), Window: d.DstWin, Offset: d.DstOff, ID: d.SigID})
+	if o.onFail != nil {
+		o.failed = append(o.failed, err)
+	}
+}
+
+func (q *queue) setStatus(s abi.Status) {
+	abiDC := &q.dc.ABI
+	i := q.peer
+	if abiDC.Railed != 0 {
+		i /= abiDC.LSASize
+	}
+	word := abiDC.Status.At(int(q.ctx*abiDC.Peers + i))
+	if gpu.Load(word, gpu.Relaxed, gpu.ScopeSys) == 0 {
+		gpu.Store(word, uint32(s), gpu.Release, gpu.ScopeSys)
+	}
+}
+
+// record keeps the first cause that sticks.
+func record(dc *DevComm, r abi.Record) {
+	p := gpu.PtrTo(&dc.ABI.Control.Raw().Cause)
+	state := gpu.PtrTo(&p.Raw().State)
+	if !gpu.AtomicCAS(state, 0, 1, gpu.Relaxed, gpu.ScopeSys) {
+		return
+	}
+	c := p.Raw()
+	c.Status, c.Op, c.Peer, c.ID, c.Ctx, c.Window, c.Offset = r.Status, r.Op, r.Peer, r.ID, r.Ctx, r.Window, r.Offset
+	gpu.Store(state, 2, gpu.Release, gpu.ScopeSys)
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// Refusals of descriptors. A reader takes each descriptor for hostile.
+var (
+	errVersion = errors.New("descriptor has another version")
+	errOp      = errors.New("descriptor names no operation")
+	errFlags   = errors.New("descriptor has flags that do not go together")
+	errSize    = errors.New("descriptor has a size that its operation cannot have")
+	errWindow  = errors.New("window is not registered")
+	errStale   = errors.New("window is stale: it was registered again")
+	errSource  = errors.New("source is out of bounds")
+	errSignal  = errors.New("signal is not there")
+	errCounter = errors.New("counter is not there")
+	errDied    = errors.New("a producer took a ticket and never wrote its descriptor")
+)
+
+// drain takes descriptors from one queue, at most budget, and says how much of the budget it used. A large piece
+// counts for many.
+func (o *Owner) drain(q *queue, budget int) (used int) {
+	var w [abi.DescWords]uint64
+	for used < budget && !q.dead {
+		n := 0
+		for n < batchOps && used < budget {
+			if !q.read(q.head+uint64(n), &w) {
+				break
+			}
+			o.descs[n].Decode(&w)
+			if !o.prepare(q, n) {
+				break // the table is full, or the descriptor was refused
+			}
+			cost := 1 + len(o.ops[n].Data)>>12
+			alone := o.more[n] > 0 || q.cut > 0
+			used += cost
+			n++
+			if alone {
+				break // a piece of a large one ends the batch
+			}
+		}
+		if n == 0 {
+			if !q.dead {
+				o.watch(q)
+			}
+			return used
+		}
+		q.stuck = 0
+		if !o.post(q, n) {
+			return used
+		}
+	}
+	return used
+}
+
+// post hands n operations to the network; false when it asked for patience.
+func (o *Owner) post(q *queue, n int) bool {
+	took := q.dc.Net.Post(o.ops[:n])
+	for i := took; i < n; i++ { // they are still in their slots
+		if e := o.entries[i]; e != q.cutEntry {
+			o.tab.e[e].q = nil
+			o.tab.give(e)
+		}
+	}
+	for i := range took {
+		op, e := &o.ops[i], o.entries[i]
+		o.stats.Bytes += uint64(len(op.Data))
+		if op.Raise {
+			o.stats.Signals++
+		}
+		if op.Kind == netplugin.Put {
+			o.stats.Puts++
+		}
+		if o.more[i] > 0 {
+			q.cut += uint64(len(op.Data))
+			q.cutEntry = e
+			o.tab.e[e].pieces++
+		} else {
+			q.head++
+			q.cut, q.cutEntry = 0, none
+		}
+		o.flown(q, 1)
+		if op.State == netplugin.Failed {
+			o.fail(q, statusOf(op.Err), &o.descs[i], op.Err)
+		}
+		if op.State != netplugin.Posted {
+			o.pieceEnded(e, nil)
+		}
+	}
+	if !q.dead {
+		q.took()
+	}
+	return took == n
+}
+
+// flown counts an operation that was posted; pieceEnded counts it back.
+func (o *Owner) flown(q *queue, n int) { q.flying += n; o.flying += n }
+
+func statusOf(err error) abi.Status {
+	if errors.Is(err, netplugin.ErrPeerLost) {
+		return abi.PeerLost
+	}
+	return abi.RemoteError
+}
+
+// pieceEnded ends a piece of an operation, and the operation with its last one.
+func (o *Owner) pieceEnded(i int32, err error) {
+	e := &o.tab.e[i]
+	q := e.q
+	o.flown(q, -1)
+	if err != nil && !q.dead {
+		o.fail(q, statusOf(err), &abi.Desc{}, err)
+	}
+	if e.pieces--; e.pieces > 0 {
+		return
+	}
+	if !q.dead {
+		if e.counter != none {
+			raiseCounter(q.dc.ABI.Counter.At(int(q.ctx)*int(q.dc.ABI.Counters) + int(e.counter)))
+		}
+		q.end(e.ticket)
+	}
+	e.q = nil
+	o.tab.give(i)
+}
+
+// raiseCounter adds 1. Only the holder of the owner's lock writes counters.
+func raiseCounter(p gpu.Ptr[uint64]) {
+	gpu.Store(p, gpu.Load(p, gpu.Relaxed, gpu.ScopeSys)+1, gpu.Release, gpu.ScopeSys)
+}
+
+// prepare checks the descriptor that was read as number n of a batch, and makes its operation, or the next piece of it.
+// It is false when the table is full, a cell is not whole yet, or the descriptor was refused.
+func (o *Owner) prepare(q *queue, n int) bool {
+	d, op := &o.descs[n], &o.ops[n]
+	ticket := q.head + uint64(n)
+	dst, src, err := o.check(q, d)
+	if err != nil {
+		if n == 0 { // else those before it go first
+			o.fail(q, abi.RemoteError, d, err)
+		}
+		return false
+	}
+	posted, i := uint64(0), q.cutEntry
+	if n == 0 && i != none {
+		posted = q.cut
+	} else if i = o.tab.take(); i == none {
+		return false
+	} else {
+		e := &o.tab.e[i]
+		e.q, e.ticket, e.pieces, e.counter = q, ticket, 1, none
+		if d.Flags&abi.FlagCounter != 0 {
+			e.counter = int32(d.Counter)
+		}
+	}
+	*op = netplugin.Op{Kind: netplugin.Put, Context: q.dc.Context + q.ctx, Peer: q.peer, Dst: dst, DstOff: d.DstOff + posted, Token: uint64(i)}
+	o.entries[n], o.more[n] = i, 0
+	switch d.Op {
+	case abi.OpPut:
+		size := min(d.Size-posted, uint64(q.dc.MaxBytes))
+		op.Data = src[posted : posted+size]
+		o.more[n] = d.Size - posted - size
+	case abi.OpPutValue:
+		buf := o.tab.e[i].buf[:8]
+		binary.LittleEndian.PutUint64(buf, d.Src)
+		op.Data = buf[:d.Size]
+	case abi.OpPutCell:
+		op.Data = o.tab.e[i].buf[:d.Size]
+		if !q.readCell(ticket, op.Data) {
+			o.tab.e[i].q = nil
+			o.tab.give(i)
+			return false
+		}
+	case abi.OpSignal:
+		op.Kind = netplugin.Signal
+	}
+	if o.more[n] == 0 && d.Flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 {
+		op.Raise, op.Strong = true, d.Flags&abi.FlagStrong != 0
+		op.SigDst = q.dc.Signals[q.peer]
+		op.SigOff = 8 * (uint64(q.ctx)*uint64(q.dc.ABI.SignalStride) + uint64(d.SigID))
+		op.SigAdd = d.SigVal
+		if d.Flags&abi.FlagSignalInc != 0 {
+			op.SigAdd = 1
+		}
+	}
+	return true
+}
+
+// check refuses what a descriptor must not say, and finds its window and source.
+func (o *Owner) check(q *queue, d *abi.Desc) (dst netplugin.Region, src []byte, err error) {
+	a := &q.dc.ABI
+	if d.Version != abi.DescVersion {
+		return 0, nil, fmt.Errorf("%w: %d, this build reads %d", errVersion, d.Version, abi.DescVersion)
+	}
+	const signals = abi.FlagSignalInc | abi.FlagSignalAdd
+	if d.Flags&signals == signals || d.Flags&abi.FlagAtAddress != 0 || d.Flags&^(signals|abi.FlagStrong|abi.FlagCounter|abi.FlagAggregate) != 0 {
+		return 0, nil, fmt.Errorf("%w: %#x", errFlags, d.Flags)
+	}
+	if d.Flags&signals != 0 && d.SigID >= a.SignalStride {
+		return 0, nil, fmt.Errorf("%w: %d of %d", errSignal, d.SigID, a.SignalStride)
+	}
+	if d.Flags&abi.FlagCounter != 0 && d.Counter >= uint32(a.Counters) {
+		return 0, nil, fmt.Errorf("%w: %d of %d", errCounter, d.Counter, a.Counters)
+	}
+	switch d.Op {
+	case abi.OpSignal:
+		if d.Size != 0 {
+			return 0, nil, fmt.Errorf("%w: %d bytes", errSize, d.Size)
+		}
+		return 0, nil, nil
+	case abi.OpPut:
+	case abi.OpPutValue:
+		if d.Size > 8 {
+			return 0, nil, fmt.Errorf("%w: %d bytes, at most 8", errSize, d.Size)
+		}
+	case abi.OpPutCell:
+		if d.Size > abi.CellPayload || q.cells.IsNil() {
+			return 0, nil, fmt.Errorf("%w: %d bytes, at most %d, cells %v", errSize, d.Size, abi.CellPayload, !q.cells.IsNil())
+		}
+	default:
+		return 0, nil, fmt.Errorf("%w: %d", errOp, d.Op)
+	}
+	w := o.window(d.DstWin)
+	if w == nil {
+		return 0, nil, fmt.Errorf("%w: id %d", errWindow, d.DstWin)
+	}
+	if w.Gen&abi.GenMask != d.DstGen {
+		return 0, nil, fmt.Errorf("%w: id %d has generation %d, the descriptor %d", errStale, d.DstWin, w.Gen, d.DstGen)
+	}
+	if d.Op == abi.OpPut {
+		s := o.window(d.SrcWin)
+		if s == nil {
+			return 0, nil, fmt.Errorf("%w: source id %d", errWindow, d.SrcWin)
+		}
+		if !netplugin.InBounds(d.Src, d.Size, uint64(len(s.Bytes))) {
+			return 0, nil, fmt.Errorf("%w: %d bytes at %d of %d", errSource, d.Size, d.Src, len(s.Bytes))
+		}
+		src = s.Bytes[d.Src : d.Src+d.Size]
+	}
+	return w.Peers[q.peer], src, nil
+}
+
+func (o *Owner) window(id uint32) *Window {
+	if int(id) >= len(o.windows) {
+		return nil
+	}
+	return o.windows[id]
+}
+
+// watch looks at a queue whose next slot is not there: a later one that was announced says that its producer is slow,
+// and after a second that it died. The queue is then aborted, so that nobody waits for it for ever.
+func (o *Owner) watch(q *queue) {
+	if !q.announced() && !q.ready() {
+		q.stuck = 0
+		return
+	}
+	now := sys.Nanotime()
+	switch {
+	case q.stuck == 0:
+		q.stuck = now
+	case now-q.stuck > stuckNs && len(o.tab.free) > 0:
+		o.fail(q, abi.Aborted, &abi.Desc{}, errDied)
+	}
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/doorbell-net/doorbell/internal/sys"
+)
+
+// Mode is who drives progress.
+type Mode int
+
+// Modes. In both, host calls that wait drive it too.
+const (
+	Auto     Mode = iota // Thread where there are cores for it, else Assisted
+	Thread               // a thread of its own polls, as in the paper
+	Assisted             // device threads that wait, and a timer as a backstop
+)
+
+func (m Mode) String() string { return [...]string{"auto", "thread", "assisted"}[m] }
+
+// ParseMode reads "auto", "thread" or "assisted".
+func ParseMode(s string) (Mode, error) {
+	for m := Auto; m <= Assisted; m++ {
+		if s == m.String() {
+			return m, nil
+		}
+	}
+	return 0, fmt.Errorf("progress %q: auto, thread and assisted are accepted", s)
+}
+
+// Choose is what Auto stands for: a thread for each process where that leaves a core for each process's kernels and
+// there are four cores at least.
+func Choose(m Mode, cores, processes int) Mode {
+	if m != Auto {
+		return m
+	}
+	if cores >= 4 && cores >= 2*processes {
+		return Thread
+	}
+	return Assisted
+}
+
+// Times of a progress owner that finds nothing.
+const (
+	sleepAfter  = 200 * time.Microsecond
+	backstopMin = time.Millisecond
+	backstopMax = 10 * time.Millisecond
+	yieldEvery  = 32 // fruitless passes between two offers of the core
+)
+
+// Engine is the progress of a process: it drives the owners of its ranks.
+type Engine struct {
+	mode   Mode
+	owners atomic.Pointer[[]*Owner]
+	turn   atomic.Uint32
+
+	mu      sync.Mutex
+	stop    chan struct{}
+	stopped chan struct{}
+
+	asleep uint32 // 1 while the thread sleeps; producers that see it wake it
+	ending atomic.Bool
+}
+
+// NewEngine makes an engine that drives nothing yet. mode is Thread or Assisted.
+func NewEngine(mode Mode) *Engine {
+	e := &Engine{mode: mode}
+	e.owners.Store(new([]*Owner))
+	return e
+}
+
+// Mode is Thread or Assisted.
+func (e *Engine) Mode() Mode { return e.mode }
+
+// Asleep is the word that is not 0 while the engine's thread sleeps.
+func (e *Engine) Asleep() *uint32 { return &e.asleep }
+
+// Add starts to drive an owner; the first one starts the engine.
+func (e *Engine) Add(o *Owner) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := append(slices.Clone(*e.owners.Load()), o)
+	e.owners.Store(&next)
+	if e.stop == nil {
+		e.stop, e.stopped = make(chan struct{}), make(chan struct{})
+		e.ending.Store(false)
+		if e.mode == Thread {
+			go e.poll(e.stopped)
+		} else {
+			go e.backstop(e.stop, e.stopped)
+		}
+	}
+}
+
+// Remove stops driving an owner; the last one stops the engine, and Remove returns when it has stopped.
+func (e *Engine) Remove(o *Owner) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	next := slices.DeleteFunc(slices.Clone(*e.owners.Load()), func(x *Owner) bool { return x == o })
+	e.owners.Store(&next)
+	if len(next) == 0 && e.stop != nil {
+		e.ending.Store(true)
+		close(e.stop)
+		e.wake()
+		<-e.stopped
+		e.stop = nil
+	}
+}
+
+func (e *Engine) wake() {
+	atomic.StoreUint32(&e.asleep, 0)
+	sys.FutexWake(&e.asleep, 1)
+}
+
+// Assist is what a waiting thread of an owner's rank calls: it drives that owner, and when there was nothing to do, one
+// of the others in turn.
+func (e *Engine) Assist(first *Owner) bool {
+	if first.Pass() {
+		return true
+	}
+	all := *e.owners.Load()
+	if len(all) < 2 {
+		return false
+	}
+	o := all[e.turn.Add(1)%uint32(len(all))]
+	return o != first && o.Pass()
+}
+
+// round drives each owner once.
+func (e *Engine) round() (worked bool) {
+	for _, o := range *e.owners.Load() {
+		if o.Pass() {
+			worked = true
+		}
+	}
+	return worked
+}
+
+// poll is the dedicated thread. It never enters Go's scheduler while it polls: that costs a locked goroutine 20 us.
+func (e *Engine) poll(stopped chan struct{}) {
+	runtime.LockOSThread()
+	defer close(stopped)
+	idle, since, nap := 0, uint64(0), backstopMin
+	for !e.ending.Load() {
+		if e.round() {
+			idle, nap = 0, backstopMin
+			continue
+		}
+		if idle++; idle%yieldEvery != 0 {
+			continue
+		}
+		sys.Yield() // another process may want the core
+		now := sys.Nanotime()
+		if idle == yieldEvery {
+			since = now
+			continue
+		}
+		if now-since < uint64(sleepAfter) {
+			continue
+		}
+		atomic.StoreUint32(&e.asleep, 1)
+		if !e.round() && !e.ending.Load() {
+			sys.FutexWait(&e.asleep, 1, nap)
+			nap = min(2*nap, backstopMax)
+		} else {
+			nap = backstopMin
+		}
+		atomic.StoreUint32(&e.asleep, 0)
+		idle = 0
+	}
+}
+
+// backstop drives the owners by the clock where no thread polls: what a kernel that has ended left behind, and lost
+// hints.
+func (e *Engine) backstop(stop, stopped chan struct{}) {
+	defer close(stopped)
+	nap := backstopMin
+	timer := time.NewTimer(nap)
+	defer timer.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-timer.C:
+		}
+		worked := false
+		for n := 0; n < 1000 && e.round(); n++ { // a thousand passes at most before it looks at stop
+			worked = true
+		}
+		if nap = min(2*nap, backstopMax); worked {
+			nap = backstopMin
+		}
+		timer.Reset(nap)
+	}
+}

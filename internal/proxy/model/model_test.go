@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// base is what most instances share: two words a slot, tickets modulo 32.
+func base(name string, depth int, programs ...string) Config {
+	return Config{Name: name, Depth: depth, Words: 2, Wrap: 32, Programs: programs, Drivers: 1}
+}
+
+func with(c Config, change func(*Config)) Config {
+	change(&c)
+	return c
+}
+
+func long() bool { return os.Getenv("DOORBELL_LONG") == "1" }
+
+// right are instances of the protocol as designed, or with a change that must do no harm.
+var right = []Config{
+	with(base("one producer over two laps and the wrap", 1, "pspsp"), func(c *Config) { c.Start = 30 }),
+	with(base("two drivers, timeouts, depth 1 over the wrap", 1, "ps", "s"), func(c *Config) { c.Start, c.Drivers, c.Timeouts = 31, 2, 2 }),
+	with(base("flushes, depth 2 over the wrap", 2, "psf", "s"), func(c *Config) { c.Start = 31 }),
+	with(base("depth 2 over a lap", 2, "pp", "s"), func(c *Config) { c.Start = 2 }),
+	with(base("three words a slot", 2, "p", "sf"), func(c *Config) { c.Words, c.Start = 3, 29 }),
+	with(base("depth 4 over the wrap", 4, "s", "pf"), func(c *Config) { c.Start = 31 }),
+	with(base("depth 4 over a lap", 4, "pspsp"), func(c *Config) { c.Start = 29 }),
+	with(base("an unphased cell before a release", 1, "pp", "s"), func(c *Config) { c.Cell, c.Start = true, 31 }),
+	with(base("three producers", 2, "s", "s", "s"), func(c *Config) { c.Start = 31 }),
+	with(base("network out of order, one in flight", 2, "sf", "s"), func(c *Config) { c.Async, c.InFlight = true, 1 }),
+	with(base("network out of order, two in flight", 2, "psf"), func(c *Config) { c.Async, c.InFlight, c.Start = true, 2, 30 }),
+	with(base("network out of order, two producers", 2, "pf", "s"), func(c *Config) { c.Async, c.InFlight, c.Drivers = true, 2, 2 }),
+	with(base("every hint lost", 2, "ps", "s"), func(c *Config) { c.NoHints, c.Drivers = true, 2 }),
+	with(base("passes that end by budget", 2, "ps", "s"), func(c *Config) { c.Budget, c.Start = true, 1 }),
+	with(base("credit not monotonic", 1, "ps", "s"), func(c *Config) { c.Fault, c.Drivers, c.Timeouts = CreditNotMax, 2, 1 }),
+	with(base("hint ahead of head, one producer, no sweep", 2, "pssp"), func(c *Config) { c.Hint, c.NoSweep, c.Start = HintAhead, true, 30 }),
+	with(base("hint ahead of head, one producer, no sweep, budget", 2, "pssp"), func(c *Config) { c.Hint, c.NoSweep, c.Budget = HintAhead, true, true }),
+	with(base("sleep without backstop, two drivers", 2, "p", "s"), func(c *Config) { c.Sleep, c.Drivers = true, 2 }),
+	with(base("sleep without backstop, the owner fences for all", 2, "p", "s"), func(c *Config) {
+		c.Sleep, c.Drivers, c.Remote, c.Fault = true, 2, true, NoWakeFence
+	}),
+	with(base("sleep with backstop, no fences, hints lost", 2, "p", "s"), func(c *Config) {
+		c.Sleep, c.Drivers, c.Backstop, c.NoHints, c.Fault = true, 2, true, true, NoWakeFence
+	}),
+	with(base("a producer dies, waits end by abort alone", 2, "sf", "pf"), func(c *Config) { c.Crash, c.Detect = true, DetectTicket }),
+	with(base("a producer dies, depth 1", 1, "sf", "pf"), func(c *Config) { c.Crash, c.Detect, c.Drivers = true, DetectTicket, 2 }),
+	with(base("a producer dies, network out of order", 2, "sf", "pf"), func(c *Config) {
+		c.Crash, c.Detect, c.Async, c.InFlight = true, DetectTicket, true, 1
+	}),
+	with(base("a slow producer is taken for dead", 2, "sf", "p"), func(c *Config) { c.Spurious, c.Detect, c.Drivers = true, DetectTicket, 2 }),
+}
+
+// larger are run with DOORBELL_LONG=1 only.
+var larger = []Config{
+	with(base("three producers, two drivers, timeouts, flush", 2, "sf", "s", "p"), func(c *Config) { c.Start, c.Drivers, c.Timeouts = 31, 2, 1 }),
+	with(base("three producers, depth 1", 1, "sf", "s", "p"), func(c *Config) { c.Start, c.Drivers, c.Timeouts = 31, 2, 1 }),
+	with(base("two producers, four puts, depth 2 over the wrap", 2, "ps", "sp"), func(c *Config) { c.Start, c.Drivers = 31, 2 }),
+	with(base("two producers, four puts, three words", 2, "ps", "sp"), func(c *Config) { c.Start, c.Words = 31, 3 }),
+	with(base("depth 4, five puts", 4, "pss", "ps"), func(c *Config) { c.Start = 30 }),
+	with(base("network out of order, two producers, two in flight", 2, "psf", "s"), func(c *Config) { c.Async, c.InFlight, c.Start = true, 2, 31 }),
+	with(base("network out of order, one producer, four puts", 2, "pspsf"), func(c *Config) { c.Async, c.InFlight, c.Start = true, 2, 29 }),
+	with(base("network out of order, two producers, one in flight", 2, "psf", "s"), func(c *Config) { c.Async, c.InFlight = true, 1 }),
+	with(base("sleep without backstop, two puts and one", 2, "ps", "s"), func(c *Config) { c.Sleep = true }),
+	with(base("a producer of two dies", 2, "sf", "psf"), func(c *Config) { c.Crash, c.Detect, c.Drivers = true, DetectTicket, 2 }),
+	with(base("a slow producer of two is taken for dead", 2, "sf", "ps"), func(c *Config) { c.Spurious, c.Detect, c.Drivers = true, DetectTicket, 2 }),
+	with(base("sleep without backstop, three producers", 2, "s", "s", "p"), func(c *Config) { c.Sleep, c.Drivers = true, 2 }),
+	with(base("a producer dies among three", 2, "sf", "s", "pf"), func(c *Config) { c.Crash, c.Detect = true, DetectTicket }),
+	with(base("a slow producer is taken for dead among three", 2, "sf", "s", "p"), func(c *Config) { c.Spurious, c.Detect, c.Drivers = true, DetectTicket, 2 }),
+}
+
+// TestProtocol checks that no instance breaks a rule, and that together they take every kind of step.
+func TestProtocol(t *testing.T) {
+	var taken [opCount]bool
+	run := func(configs []Config, limit int) {
+		for _, c := range configs {
+			t.Run(c.Name, func(t *testing.T) {
+				r, err := Check(c, limit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Log(r)
+				if r.Violation != nil {
+					t.Fatal(r.Violation)
+				}
+				if r.Ends == 0 {
+					t.Error("no end was reached, so nothing was checked")
+				}
+				for op, is := range r.taken {
+					taken[op] = taken[op] || is
+				}
+			})
+		}
+	}
+	run(right, 2_000_000)
+	if long() {
+		run(larger, 60_000_000)
+	}
+	for op, is := range taken {
+		if !is && opcode(op) != opFetchAdd && opcode(op) != opCopy { // these two belong to planted faults
+			t.Errorf("no instance ever %q", opText[op])
+		}
+	}
+}
+
+// TestPlanted checks that each planted fault is found, for its own reason.
+func TestPlanted(t *testing.T) {
+	for _, p := range []struct {
+		cfg  Config
+		rule string
+	}{
+		{with(base("ticket by fetch-add before credit, with a timeout", 1, "s", "s"), func(c *Config) {
+			c.Fault, c.Timeouts = FetchAddTicket, 1
+		}), Stuck},
+		{with(base("hints cleared by the consumer, no sweep", 2, "s"), func(c *Config) { c.Fault, c.NoSweep = ClearHint, true }), Stuck},
+		{with(base("no sweep, hint seen before its descriptor", 2, "s"), func(c *Config) { c.NoSweep = true }), Stuck},
+		{with(base("no sweep, every hint lost", 2, "s"), func(c *Config) { c.NoSweep, c.NoHints = true, true }), Stuck},
+		{with(base("no sweep, hint overtaken by an older one", 2, "s", "s"), func(c *Config) { c.NoSweep, c.Hint = true, HintAhead }), Stuck},
+		{with(base("no sweep, budget ends a pass whose hint was noted", 2, "ss"), func(c *Config) { c.NoSweep, c.Budget = true, true }), Stuck},
+		{with(base("only word 0's phase is checked", 2, "s"), func(c *Config) { c.Fault = FirstWordOnly }), "torn"},
+		{with(base("only word 0's phase is checked, second lap", 1, "ss"), func(c *Config) { c.Fault = FirstWordOnly }), "torn"},
+		{with(base("an unphased cell without release", 2, "s"), func(c *Config) { c.Cell, c.Fault = true, CellRelaxed }), "torn"},
+		{with(base("an unphased cell read before word 0", 2, "s"), func(c *Config) { c.Cell, c.Fault = true, CellFirst }), "torn"},
+		{with(base("consumed published before the copy", 1, "ss"), func(c *Config) { c.Fault = ConsumedEarly }), "overwritten"},
+		{with(base("one index, consumed: flush lies", 2, "pf"), func(c *Config) {
+			c.Fault, c.Async, c.InFlight = FlushByConsumed, true, 1
+		}), "flush returned before"},
+		{with(base("one index, completed: credit starves", 1, "pp"), func(c *Config) {
+			c.Fault, c.Async, c.InFlight = CreditByCompleted, true, 1
+		}), "no room although"},
+		{with(base("completed counts instead of prefix", 2, "pf", "p"), func(c *Config) {
+			c.Fault, c.Async, c.InFlight = CompletedCounts, true, 2
+		}), "flush returned before"},
+		{with(base("completions in a bit per slot, two a lap apart are one", 1, "ppp"), func(c *Config) {
+			c.Fault, c.Async, c.InFlight = EndedPerSlot, true, 3
+		}), Stuck},
+		{with(base("completions in a bit per slot, one stands for another", 1, "ppp", "f"), func(c *Config) {
+			c.Fault, c.Async, c.InFlight = EndedPerSlot, true, 3
+		}), "flush returned before"},
+		{with(base("signal before payload", 2, "s"), func(c *Config) { c.Fault = SignalFirst }), "is seen before the payload"},
+		{with(base("signal without release", 2, "s"), func(c *Config) { c.Fault = SignalRelaxed }), "is seen before the payload"},
+		{with(base("signal covers its own put only", 2, "ps"), func(c *Config) {
+			c.Fault, c.Async, c.InFlight = SignalOwnPut, true, 2
+		}), "is seen before the payload"},
+		{with(base("lock given back without release", 2, "s", "s"), func(c *Config) { c.Fault, c.Drivers = UnlockRelaxed, 2 }), "went back"},
+		{with(base("tickets compared as plain numbers", 1, "ss"), func(c *Config) { c.Fault, c.Start = PlainCompare, 30 }), Stuck},
+		{with(base("zeroed slots, first ticket just below the wrap", 2, "s"), func(c *Config) { c.Fault, c.Start = ZeroedAnywhere, 31 }), "torn"},
+		{with(base("tickets wrap at no multiple of two laps", 2, "ss"), func(c *Config) { c.Wrap, c.Start = 30, 28 }), "torn"},
+		{with(base("no fence after asleep, no backstop", 2, "s"), func(c *Config) { c.Sleep, c.Fault = true, NoSleepFence }), Stuck},
+		{with(base("no fence before the look at asleep, no backstop", 2, "s"), func(c *Config) { c.Sleep, c.Fault = true, NoWakeFence }), Stuck},
+		{with(base("sleep although the lock was busy, no backstop", 2, "s", "s"), func(c *Config) {
+			c.Sleep, c.Fault, c.Drivers = true, SleepIfBusy, 2
+		}), Stuck},
+		{with(base("last look before sleep by hint, no backstop", 2, "s", "s"), func(c *Config) {
+			c.Sleep, c.Fault = true, RecheckByHint
+		}), Stuck},
+		{with(base("dead producer sought by its hint", 2, "s", "sf"), func(c *Config) { c.Crash, c.Detect = true, DetectHint }), Stuck},
+		{with(base("dead producer sought by later slots", 1, "s", "s"), func(c *Config) { c.Crash, c.Detect = true, DetectLaterSlot }), Stuck},
+		{with(base("a queue declared dead is consumed", 2, "s"), func(c *Config) {
+			c.Spurious, c.Detect, c.Fault = true, DetectTicket, ConsumeAfterAbort
+		}), "declared dead"},
+	} {
+		t.Run(p.cfg.Name, func(t *testing.T) {
+			r, err := Check(p.cfg, 2_000_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Violation == nil {
+				t.Fatalf("not found in %v", r)
+			}
+			t.Logf("%v: %v", r, r.Violation)
+			if !strings.Contains(r.Violation.Rule, p.rule) {
+				t.Errorf("found %q, expected %q", r.Violation.Rule, p.rule)
+			}
+			if len(r.Violation.Trace) == 0 {
+				t.Error("no run is shown")
+			}
+		})
+	}
+}

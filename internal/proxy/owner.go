@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// Bounds of a pass.
+const (
+	passOps   = 64
+	passNs    = 50_000
+	tableSize = 1024
+	batchOps  = 32
+	stuckNs   = 1_000_000_000
+	// Queues up to here are all looked at in each pass; of more, those announced and a share.
+	sweepAll = 16
+)
+
+// Owner is the progress of one rank. Its methods are safe for concurrent use.
+type Owner struct {
+	rank int
+	lock atomic.Uint32
+	busy atomic.Bool // the last pass found something
+	_    [48]byte
+
+	// All below belongs to the holder of lock.
+	comms   []*DevComm
+	queues  []*queue
+	windows []*Window // by id
+	nets    []netplugin.Endpoint
+	tab     table
+	cursor  int    // where the sweep goes on
+	swept   uint64 // when it last had gone round
+	ops     [batchOps]netplugin.Op
+	descs   [batchOps]abi.Desc
+	entries [batchOps]int32
+	more    [batchOps]uint64 // bytes of the operation after this piece
+	done    [passOps]netplugin.Completion
+	flying  int
+	stats   Stats
+
+	onFail func(error)
+	failed []error // to report when the lock is free
+}
+
+// Stats counts what an owner did since it was made.
+type Stats struct {
+	Puts, Signals, Bytes, Passes, Stolen uint64
+}
+
+// NewOwner makes the progress of a rank. onFail is told of operations that were refused after they were posted, from
+// any goroutine that drives progress; it must not block.
+func NewOwner(rank int, onFail func(error)) *Owner {
+	return &Owner{rank: rank, tab: newTable(tableSize), onFail: onFail}
+}
+
+// hold takes the lock for a host call that changes the owner's tables. Passes are short, so it looks again until ctx
+// ends.
+func (o *Owner) hold(ctx context.Context) error {
+	for i := 0; !o.lock.CompareAndSwap(0, 1); i++ {
+		if i&63 == 63 {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("rank %d: wait for progress to pause: %w", o.rank, context.Cause(ctx))
+			}
+			sys.Yield()
+		}
+		runtime.Gosched()
+	}
+	return nil
+}
+
+func (o *Owner) release() { o.lock.Store(0) }
+
+// With runs f while no pass runs. f must not block.
+func (o *Owner) With(ctx context.Context, f func()) error {
+	if err := o.hold(ctx); err != nil {
+		return err
+	}
+	defer o.release()
+	f()
+	return nil
+}
+
+// AddDevComm starts to serve a device communicator's queues.
+func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
+	return o.With(ctx, func() {
+		a := &dc.ABI
+		for c := range a.Contexts {
+			for i := range a.Peers {
+				peer := i
+				if a.Railed != 0 {
+					peer = i*a.LSASize + a.LSARank
+				}
+				q := newQueue(dc, a.Queues.At(int(c*a.Peers+i)).Raw(), c, peer)
+				dc.queues = append(dc.queues, q)
+			}
+		}
+		o.comms = append(o.comms, dc)
+		o.queues = append(o.queues, dc.queues...)
+		if !slices.Contains(o.nets, dc.Net) {
+			o.nets = append(o.nets, dc.Net)
+		}
+	})
+}
+
+// RemoveDevComm stops serving it, after what is on its way has ended or ctx has.
+func (o *Owner) RemoveDevComm(ctx context.Context, dc *DevComm) error {
+	for {
+		flying := 0
+		err := o.With(ctx, func() {
+			for _, q := range dc.queues {
+				flying += q.flying
+			}
+			if flying == 0 {
+				o.comms = slices.DeleteFunc(o.comms, func(c *DevComm) bool { return c == dc })
+				o.queues = slices.DeleteFunc(o.queues, func(q *queue) bool { return q.dc == dc })
+				o.cursor = 0
+			}
+		})
+		if err != nil || flying == 0 {
+			return err
+		}
+		o.Pass()
+	}
+}
+
+// AddWindow makes a window known to descriptors.
+func (o *Owner) AddWindow(ctx context.Context, w *Window) error {
+	return o.With(ctx, func() {
+		for len(o.windows) <= int(w.ID) {
+			o.windows = append(o.windows, nil)
+		}
+		o.windows[w.ID] = w
+	})
+}
+
+// RemoveWindow forgets it; descriptors that name it are refused. It waits for what is on its way.
+func (o *Owner) RemoveWindow(ctx context.Context, id uint32) error {
+	for {
+		flying := 0
+		err := o.With(ctx, func() {
+			if flying = o.flying; flying == 0 && int(id) < len(o.windows) {
+				o.windows[id] = nil
+			}
+		})
+		if err != nil || flying == 0 {
+			return err
+		}
+		o.Pass()
+	}
+}
+
+// Lose ends the queues to a rank that is lost.
+func (o *Owner) Lose(ctx context.Context, peer int) error {
+	return o.With(ctx, func() {
+		for _, q := range o.queues {
+			if int(q.peer) == peer {
+				q.drop(&o.tab)
+				q.setStatus(abi.PeerLost)
+				record(q.dc, abi.Record{Status: uint32(abi.PeerLost), Peer: q.peer, Ctx: uint32(q.ctx)})
+			}
+		}
+	})
+}
+
+// Stats is a copy of the counters.
+func (o *Owner) Stats(ctx context.Context) (s Stats, err error) {
+	err = o.With(ctx, func() { s = o.stats })
+	return s, err
+}
+
+// Pass looks at the queues once and moves what it finds, if nobody else does so just now. It says whether it moved
+// something.
+func (o *Owner) Pass() bool {
+	if o.lock.Load() != 0 || !o.lock.CompareAndSwap(0, 1) {
+		return false
+	}
+	worked := o.pass()
+	failed := o.failed
+	o.failed = nil
+	o.lock.Store(0)
+	for _, err := range failed {
+		o.onFail(err)
+	}
+	return worked
+}
+
+func (o *Owner) pass() bool {
+	o.stats.Passes++
+	budget := passOps
+	if o.flying > 0 {
+		o.poll()
+	}
+	n := len(o.queues)
+	if n <= sweepAll {
+		for i := range n {
+			q := o.queues[(o.cursor+i)%n]
+			if q.dead || !(q.ready() || q.announced()) {
+				continue
+			}
+			// The budget counts bytes too: it bounds the pass without a look at the clock.
+			if budget -= o.drain(q, budget); budget <= 0 {
+				o.cursor = (o.cursor + i + 1) % n
+				break
+			}
+		}
+		return budget < passOps
+	}
+	return o.passMany(n, budget)
+}
+
+// passMany is pass for many queues: it reads all hints, sixteen in a line, and looks into a share of the queues, so
+// that a lost hint is found. All are looked into within 100 us.
+func (o *Owner) passMany(n, budget int) bool {
+	start := sys.Nanotime()
+	first := o.cursor
+	for i := range n {
+		q := o.queues[(first+i)%n]
+		if q.dead || !q.announced() {
+			continue
+		}
+		if budget -= o.drain(q, budget); budget <= 0 || sys.Nanotime()-start > passNs {
+			o.cursor = (first + i + 1) % n
+			break
+		}
+	}
+	share := n/32 + 1
+	if start-o.swept > uint64(50*time.Microsecond) {
+		share, o.swept = n, start
+	}
+	for i := range share {
+		q := o.queues[(o.cursor+i)%n]
+		if !q.dead && q.ready() && budget > 0 {
+			budget -= o.drain(q, budget)
+		}
+	}
+	o.cursor = (o.cursor + share) % n
+	return budget < passOps
+}
+
+// poll takes the ends of operations on their way.
+func (o *Owner) poll() {
+	for _, net := range o.nets {
+		for _, c := range o.done[:net.Poll(o.done[:])] {
+			if c.Token < uint64(len(o.tab.e)) && o.tab.e[c.Token].q != nil {
+				o.pieceEnded(int32(c.Token), c.Err)
+			}
+		}
+	}
+}

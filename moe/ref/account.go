@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ref
+
+// HeaderBytes is the size of the header that a dispatch message carries in front of its payload.
+const HeaderBytes = 16
+
+// PayloadBytes returns the bytes of one BF16 token: 2*hidden.
+func PayloadBytes(hidden int) int64 { return 2 * int64(hidden) }
+
+// MessageBytes returns the bytes of one BF16 dispatch message: payload and header.
+func MessageBytes(hidden int) int64 { return PayloadBytes(hidden) + HeaderBytes }
+
+// Account is what one rank does in one LL dispatch and one LL combine. Logical bytes count every selection of this rank
+// as a source, its own experts included, and neither signals nor counts: the definition of DeepEP's low-latency test.
+// Puts and signals count what this rank issues, to itself included.
+type Account struct {
+	Valid    int64 // selections of this rank that are not -1
+	Received int64 // rows that this rank's experts receive, from all ranks
+
+	DispatchMessageBytes int64 // logical, with headers: Valid * (2*Hidden + 16)
+	DispatchPayloadBytes int64 // logical, without headers: Valid * 2*Hidden
+	CombineBytes         int64 // logical: Valid * 2*Hidden, what comes back to this rank
+
+	DispatchPuts    int64 // one per selection: Valid
+	DispatchSignals int64 // one per expert of the world, zero tokens or not: Experts
+	CombinePuts     int64 // one per received row: Received
+	CombineSignals  int64 // one per (local expert, destination rank), zero rows or not: LocalExperts * Ranks
+}
+
+// AccountOf returns the account of rank r. p must be valid.
+func AccountOf(p *Problem, r int) Account {
+	c := Counts(p)
+	var a Account
+	for e := 0; e < p.Experts; e++ {
+		a.Valid += c[r][e]
+		for s := 0; s < p.Ranks; s++ {
+			if p.Owner(e) == r {
+				a.Received += c[s][e]
+			}
+		}
+	}
+	a.DispatchMessageBytes = a.Valid * MessageBytes(p.Hidden)
+	a.DispatchPayloadBytes = a.Valid * PayloadBytes(p.Hidden)
+	a.CombineBytes = a.Valid * PayloadBytes(p.Hidden)
+	a.DispatchPuts = a.Valid
+	a.DispatchSignals = int64(p.Experts)
+	a.CombinePuts = a.Received
+	a.CombineSignals = int64(p.LocalExperts(r)) * int64(p.Ranks)
+	return a
+}
+
+// Counts returns how many selections of each rank name each expert: [source rank][global expert]. p must be valid.
+func Counts(p *Problem) [][]int64 {
+	c := make([][]int64, p.Ranks)
+	for s := range c {
+		c[s] = make([]int64, p.Experts)
+		for _, e := range p.Idx[s] {
+			if e >= 0 {
+				c[s][e]++
+			}
+		}
+	}
+	return c
+}
+
+// Traffic returns how many selections of each rank go to experts of each rank: [source rank][owner]. p must be valid.
+// A bench splits its bytes by transport with it: the diagonal stays local.
+func Traffic(p *Problem) [][]int64 {
+	c := Counts(p)
+	m := make([][]int64, p.Ranks)
+	for s := range m {
+		m[s] = make([]int64, p.Ranks)
+		for e, n := range c[s] {
+			m[s][p.Owner(e)] += n
+		}
+	}
+	return m
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/internal/abi"
+)
+
+// Needs is what a device communicator is to have. Zero fields take the default.
+type Needs struct {
+	Contexts   int // independent lanes to each peer; default 1, at most 1,024
+	Signals    int // per context, ids from 0; at most 1,048,576
+	Counters   int // per context, ids from 0; at most 1,048,576
+	Barriers   int // of each kind, ids from 0; at most 4,096
+	QueueDepth int // descriptors per context and peer, a power of two, 2 to 65,536; default DOORBELL_QUEUE_DEPTH
+	// Rail connects only the ranks with the same LSA rank, one on each node, instead of all.
+	Rail bool
+	// SmallPut is the size up to which a payload travels with its descriptor, 8 to 256 bytes; default 8 on the software
+	// device, where the host reads the source as well as the device does.
+	SmallPut int
+}
+
+// Limits of Needs.
+const (
+	maxContexts = 1024
+	maxIDs      = 1 << 20
+	maxBarriers = 4096
+	maxDepth    = 1 << 16
+)
+
+func (n *Needs) fill(depth int) {
+	if n.Contexts == 0 {
+		n.Contexts = 1
+	}
+	if n.QueueDepth == 0 {
+		n.QueueDepth = depth
+	}
+	if n.SmallPut == 0 {
+		n.SmallPut = 8
+	}
+}
+
+func (n *Needs) check() error {
+	for _, f := range []struct {
+		name         string
+		v, low, high int
+	}{
+		{"contexts", n.Contexts, 1, maxContexts}, {"signals", n.Signals, 0, maxIDs}, {"counters", n.Counters, 0, maxIDs},
+		{"barriers", n.Barriers, 0, maxBarriers}, {"queue depth", n.QueueDepth, 2, maxDepth}, {"small put", n.SmallPut, 8, abi.CellPayload},
+	} {
+		if f.v < f.low || f.v > f.high {
+			return fmt.Errorf("%d %s asked for, %d to %d are accepted", f.v, f.name, f.low, f.high)
+		}
+	}
+	if n.QueueDepth&(n.QueueDepth-1) != 0 {
+		return fmt.Errorf("queue depth %d asked for, a power of two is accepted", n.QueueDepth)
+	}
+	return nil
+}
+
+// plan says where each part of a device communicator lies: in the segment that peers map, or in this rank's own.
+type plan struct {
+	n                               Needs
+	ranks, lsa, peers, queues       int
+	stride                          int // signal words per context
+	net, lsaWords, inbox, shared    int
+	table, prod, status, lost, ctl  int
+	off, shadow, coff, barrier      int
+	peerLSA, peerInbox              int
+	slots, cells, hints, index, ctr int
+	own                             int
+}
+
+func newPlan(n Needs, ranks, lsa int) plan {
+	p := plan{n: n, ranks: ranks, lsa: lsa, peers: ranks}
+	if n.Rail {
+		p.peers = ranks / lsa
+	}
+	p.queues = n.Contexts * p.peers
+	p.stride = n.Signals + n.Barriers*ranks
+	words := n.Contexts * p.stride
+
+	at := 0
+	take := func(bytes int) int {
+		off := at
+		at += (bytes + 63) &^ 63 // no two writers share a line
+		return off
+	}
+	p.net, p.lsaWords, p.inbox = take(8*words), take(8*words), take(8*n.Barriers*lsa)
+	p.shared, at = max(at, 64), 0
+
+	p.table, p.prod = take(64*p.queues), take(64*p.queues)
+	p.status, p.lost, p.ctl = take(4*p.queues), take(4*ranks), take(192)
+	p.off, p.shadow, p.coff = take(8*words), take(8*words), take(8*n.Contexts*n.Counters)
+	p.barrier = take(64 * (1 + n.Contexts) * n.Barriers)
+	p.peerLSA, p.peerInbox = take(8*lsa), take(8*lsa)
+	p.slots = take(abi.DescBytes * n.QueueDepth * p.queues)
+	if n.SmallPut > 8 {
+		p.cells = take(8 * abi.CellWords * n.QueueDepth * p.queues)
+	}
+	p.hints, p.index, p.ctr = take(4*p.queues), take(64*p.queues), take(8*n.Contexts*n.Counters)
+	p.own = at
+	return p
+}
+
+// MemoryBytes is what a device communicator with these needs takes of each rank's memory:
+//
+//	queues = contexts * (ranks, or nodes with Rail)
+//	64*depth*queues (descriptors) + 320*depth*queues (cells, if SmallPut > 8) + 200*queues
+//	+ 32*contexts*(signals + barriers*ranks) + 16*contexts*counters + 64*(1+contexts)*barriers + small tables
+func (n Needs) MemoryBytes(ranks, lsaSize int) int {
+	p := newPlan(n, ranks, lsaSize)
+	return p.shared + p.own
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fault wraps a network and makes it misbehave: --net fault+shm. It injects the one fault that it is asked for
+// into the first operation that fits, so that a test can see whether it is noticed.
+package fault
+
+import "github.com/doorbell-net/doorbell/netplugin"
+
+func init() { netplugin.RegisterWrapper(wrapper{}) }
+
+type wrapper struct{}
+
+func (wrapper) Name() string { return "fault" }
+
+func (wrapper) Wrap(p netplugin.Plugin, f netplugin.Faults) netplugin.Plugin { return &plugin{p, f} }
+
+type plugin struct {
+	netplugin.Plugin
+	faults netplugin.Faults
+}
+
+// Name says what is wrapped: "fault+shm".
+func (p *plugin) Name() string { return "fault+" + p.Plugin.Name() }
+
+func (p *plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
+	e, err := p.Plugin.Open(c)
+	if err != nil || p.faults.Inject == "" || c.Rank != p.faults.Rank {
+		return e, err
+	}
+	return &endpoint{Endpoint: e, inject: p.faults.Inject}, nil
+}
+
+type endpoint struct {
+	netplugin.Endpoint
+	inject string // what is still to happen
+	spoilt []byte
+}
+
+func (e *endpoint) Post(ops []netplugin.Op) int {
+	if e.inject == "" {
+		return e.Endpoint.Post(ops)
+	}
+	for i := range ops {
+		if !e.fits(&ops[i]) {
+			continue
+		}
+		// Those before it go first; it goes alone, so that a network that takes fewer does not lose the fault.
+		if n := e.Endpoint.Post(ops[:i]); n < i || i > 0 && ops[i-1].State == netplugin.Failed {
+			return n
+		}
+		return i + e.postSpoilt(&ops[i])
+	}
+	return e.Endpoint.Post(ops)
+}
+
+func (e *endpoint) fits(op *netplugin.Op) bool {
+	if e.inject == netplugin.InjectDoubleSignal {
+		return op.Raise && op.SigAdd != 0
+	}
+	return op.Kind == netplugin.Put && len(op.Data) > 0
+}
+
+func (e *endpoint) postSpoilt(op *netplugin.Op) int {
+	bad := [1]netplugin.Op{*op}
+	switch e.inject {
+	case netplugin.InjectBitFlip:
+		e.spoilt = append(e.spoilt[:0], op.Data...)
+		e.spoilt[len(e.spoilt)/2] ^= 1
+		bad[0].Data = e.spoilt
+	case netplugin.InjectLostPut:
+		bad[0].Data = nil
+	case netplugin.InjectDoubleSignal:
+		bad[0].SigAdd *= 2
+	}
+	n := e.Endpoint.Post(bad[:])
+	if n == 1 {
+		op.State, op.Err = bad[0].State, bad[0].Err
+		e.inject = ""
+	}
+	return n
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package netplugin is the contract between Doorbell and a network.
+//
+// A network moves bytes from this rank's memory into a peer's and raises the peer's signals. It is driven by polling:
+// nothing here blocks, sleeps or allocates once endpoints and regions exist. One caller at a time calls an endpoint's
+// Post and Poll; Import, Forget and Close come from other goroutines, never at the same time as Post and Poll.
+package netplugin
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Powers is what a network declares about itself. Core supplies what is missing, or refuses at creation.
+type Powers struct {
+	// Ordered: operations of one (context, peer) take effect at the target in the order in which they were posted.
+	Ordered bool
+	// RemoteCompletion: an operation is reported as done only when its bytes are visible at the target.
+	RemoteCompletion bool
+	// Mapped: the network writes through this process's mapping of the peer's memory (Key.Map). It reaches only ranks
+	// whose memory can be mapped.
+	Mapped bool
+	// MaxBytes is the largest single operation; Core cuts larger ones.
+	MaxBytes int
+	// Network says whether bytes leave the machine's memory. Results of plugins that have none say "no network".
+	Network bool
+}
+
+// Plugin makes endpoints. Its methods are safe for concurrent use.
+type Plugin interface {
+	// Name is what --net selects: lower case, no '+'.
+	Name() string
+	Powers() Powers
+	// Open makes the endpoint of one rank.
+	Open(Config) (Endpoint, error)
+}
+
+// Config is what an endpoint is told about its rank.
+type Config struct {
+	Rank, Ranks int
+}
+
+// Key is what a peer learned about a region: what the owner's endpoint exported, and the mapping if there is one.
+type Key struct {
+	Bytes []byte // the owner's Export
+	Map   []byte // this process's mapping of the whole region, nil if it has none
+	Size  int    // bytes of the region
+}
+
+// Region names memory to Post. The zero Region is none.
+type Region int32
+
+// Endpoint is one rank's end of a network.
+type Endpoint interface {
+	// Export describes memory of this rank to its peers. signals says that the region holds signal words.
+	Export(mem []byte, signals bool) ([]byte, error)
+	// Import makes a peer's region usable by Post. An error says what of the key is wrong.
+	Import(peer int, k Key) (Region, error)
+	// Forget ends the use of a region. Operations on it that are on their way may still complete.
+	Forget(Region)
+	// Post takes operations in order and returns how many it took: fewer than offered means "again", later, with the
+	// rest. Of each that it took it sets State and, when that is Failed, Err. Done ones need no Poll.
+	//
+	// It takes nothing after one that failed. When an operation fails later, no later one of the same (context, peer)
+	// takes effect: a signal would cover what never came.
+	Post(ops []Op) int
+	// Poll reports operations that ended since, at most len(done) of them, in any order.
+	Poll(done []Completion) int
+	// Close ends the endpoint.
+	Close() error
+}
+
+// Kind is what an operation does.
+type Kind uint8
+
+// Kinds.
+const (
+	Put    Kind = 1 + iota // store Data at (Dst, DstOff), then raise the signal, if there is one
+	Signal                 // raise the signal only
+	Get                    // read len(Data) bytes at (Dst, DstOff) into Data
+)
+
+// State is how far an operation is.
+type State uint8
+
+// States.
+const (
+	Posted State = iota // on its way: Poll reports its end
+	Done                // locally complete: Data may be reused; a Get's Data is there
+	Failed              // see Err; it raised no signal
+)
+
+// Op is an operation. The caller owns it, and Data until the operation is done.
+type Op struct {
+	Kind    Kind
+	State   State
+	Strong  bool  // the signal covers all earlier operations of (Context, Peer)
+	Raise   bool  // there is a signal
+	Context int32 // of the endpoint: any number from 0
+	Peer    int32 // rank of the world
+	Dst     Region
+	DstOff  uint64
+	Data    []byte
+	SigDst  Region // holds the signal's word
+	SigOff  uint64 // of an aligned 8-byte word
+	SigAdd  uint64
+	Token   uint64 // comes back in the Completion
+	Err     error
+}
+
+// Completion is the end of an operation that Post had left Posted.
+type Completion struct {
+	Token uint64
+	Err   error // nil: Done
+}
+
+// ErrBounds is what the error of an operation wraps when it reaches past its region.
+var ErrBounds = errors.New("out of bounds")
+
+// ErrPeerLost is what the error of an operation wraps when its peer cannot be reached any more.
+var ErrPeerLost = errors.New("peer lost")
+
+// InBounds says whether n bytes at off lie in size bytes, without overflow.
+func InBounds(off, n, size uint64) bool { return n <= size && off <= size-n }
+
+// Wrapper makes a plugin that misbehaves out of one that does not. Tests name it in front: --net fault+shm.
+type Wrapper interface {
+	Name() string
+	// Wrap returns p with faults.
+	Wrap(p Plugin, f Faults) Plugin
+}
+
+// Faults is what a wrapped network is to do wrong. The zero value is nothing.
+type Faults struct {
+	// Inject is one fault, on the first operation that fits: InjectBitFlip, InjectLostPut or InjectDoubleSignal.
+	Inject string
+	// Rank is the rank that it happens on.
+	Rank int
+}
+
+// Faults that a benchmark must notice.
+const (
+	InjectBitFlip      = "bitflip"      // one bit of one payload is wrong
+	InjectLostPut      = "lostput"      // one payload does not arrive, its signal does
+	InjectDoubleSignal = "doublesignal" // one signal is added twice
+)
+
+var (
+	mu       sync.RWMutex
+	plugins  = map[string]Plugin{}
+	wrappers = map[string]Wrapper{}
+)
+
+// RegisterWrapper makes a wrapper known by its name. It panics when the name is taken.
+func RegisterWrapper(w Wrapper) {
+	mu.Lock()
+	defer mu.Unlock()
+	if _, taken := wrappers[w.Name()]; taken {
+		panic(fmt.Sprintf("netplugin: two wrappers are named %q", w.Name()))
+	}
+	wrappers[w.Name()] = w
+}
+
+// Register makes a plugin known by its name; package init functions call it. It panics when the name is taken.
+func Register(p Plugin) {
+	mu.Lock()
+	defer mu.Unlock()
+	if _, taken := plugins[p.Name()]; taken {
+		panic(fmt.Sprintf("netplugin: two plugins are named %q", p.Name()))
+	}
+	plugins[p.Name()] = p
+}
+
+// Lookup finds a plugin by its name, "shm", or with wrappers in front of it, "fault+shm". The error lists those that
+// are there.
+func Lookup(name string, f Faults) (Plugin, error) {
+	mu.RLock()
+	defer mu.RUnlock()
+	parts := strings.Split(name, "+")
+	p, ok := plugins[parts[len(parts)-1]]
+	if !ok {
+		return nil, fmt.Errorf("network %q is not there; there are %s", parts[len(parts)-1], names(plugins))
+	}
+	for _, w := range slices.Backward(parts[:len(parts)-1]) {
+		wrap, ok := wrappers[w]
+		if !ok {
+			return nil, fmt.Errorf("network %q: wrapper %q is not there; there are %s", name, w, names(wrappers))
+		}
+		p = wrap.Wrap(p, f)
+	}
+	return p, nil
+}
+
+func names[V any](m map[string]V) string {
+	if len(m) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}

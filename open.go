@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/device/soft"
+	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/proxy"
+	"github.com/doorbell-net/doorbell/internal/topo"
+	"github.com/doorbell-net/doorbell/netplugin"
+	_ "github.com/doorbell-net/doorbell/netplugin/shm" // the network within a machine is always there
+)
+
+// version is of what ranks say to each other; ranks of different ones refuse each other.
+const version = 1
+
+// Open joins a job as one of its ranks. Who this process is comes from the environment that "doorbell run" sets, unless
+// Options says it. Collective: it returns when all ranks have come, or by ctx.
+func Open(ctx context.Context, o Options) (*Comm, error) {
+	if err := cmp.Or(o.fillRank(os.LookupEnv), o.fill(os.LookupEnv)); err != nil {
+		return nil, err
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	warnUnknown(o.Log)
+	g, err := bootstrap.Join(ctx, bootstrap.Config{
+		Rank: o.Rank, Size: o.Size, Addr: o.Addr, Job: o.Job, Token: o.Token, LayoutHash: abi.LayoutHash(), Version: version,
+		Timeout: o.Timeout, Log: o.Log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	processes := o.LocalSize
+	if processes == 0 {
+		processes = o.Size
+	}
+	return open(ctx, o, g, soft.Shared, processes)
+}
+
+// Local makes n ranks in this process, each with a software device of its own. It is the way to try kernels, and to run
+// them under the race detector.
+func Local(n int, opts ...Options) ([]*Comm, error) {
+	var o Options
+	if len(opts) > 0 {
+		o = opts[0]
+	}
+	if err := o.fill(os.LookupEnv); err != nil {
+		return nil, err
+	}
+	o.Rank, o.Size = 0, n
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	warnUnknown(o.Log)
+	groups, err := bootstrap.Local(n)
+	if err != nil {
+		return nil, err
+	}
+	comms, errs := make([]*Comm, n), make([]error, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		wg.Go(func() {
+			o := o
+			o.Rank = r
+			comms[r], errs[r] = open(context.Background(), o, groups[r], soft.Heap, 1)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		for _, c := range comms {
+			if c != nil {
+				err = errors.Join(err, c.Close())
+			}
+		}
+		return nil, err
+	}
+	return comms, nil
+}
+
+var warnOnce sync.Once
+
+func warnUnknown(log *slog.Logger) {
+	warnOnce.Do(func() {
+		for _, name := range env.Unknown(os.Environ()) {
+			log.Warn("environment variable is not known", "name", name)
+		}
+	})
+}
+
+// engines has the progress of this process, one for each mode in use.
+var (
+	enginesMu sync.Mutex
+	engines   = map[proxy.Mode]*proxy.Engine{}
+)
+
+func engineOf(m proxy.Mode) *proxy.Engine {
+	enginesMu.Lock()
+	defer enginesMu.Unlock()
+	if engines[m] == nil {
+		engines[m] = proxy.NewEngine(m)
+	}
+	return engines[m]
+}
+
+// open makes the communicator of a rank that is in its group. processes is how many of this job share the machine.
+func open(ctx context.Context, o Options, g bootstrap.Group, alloc soft.Allocator, processes int) (*Comm, error) {
+	mode, err := proxy.ParseMode(o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	if o.Net == "auto" {
+		o.Net = "shm"
+	}
+	inject := o.Inject
+	plugin, err := netplugin.Lookup(o.Net, netplugin.Faults{Inject: inject})
+	if err == nil {
+		if p := plugin.Powers(); !p.Ordered {
+			err = fmt.Errorf("open: network %s is not ordered: strong signals cannot be given on it: %w", plugin.Name(), ErrNotSupported)
+		}
+	}
+	var endpoint netplugin.Endpoint
+	if err == nil {
+		endpoint, err = plugin.Open(netplugin.Config{Rank: o.Rank, Ranks: o.Size})
+	}
+	c := &Comm{
+		opt: o, rank: o.Rank, size: o.Size, group: g, plugin: plugin, endpoint: endpoint, ticked: make(chan struct{}),
+		dev:    soft.New(soft.Options{Allocator: alloc}),
+		engine: engineOf(proxy.Choose(mode, runtime.NumCPU(), processes)),
+		lost:   map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
+		windows: map[*Window]struct{}{}, buffers: map[*Buffer]struct{}{},
+	}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.infos.dev = c.dev
+	if err := c.agree(ctx, "open", err); err != nil {
+		g.Close()
+		return nil, err
+	}
+	if err := c.discover(ctx); err != nil {
+		g.Close()
+		return nil, err
+	}
+	c.infos.ranks, c.infos.lsa = c.size, c.lsaSize
+	c.owner = proxy.NewOwner(c.rank, c.failed)
+	c.engine.Add(c.owner)
+	if c.engine.Mode() == proxy.Assisted {
+		c.dev.SetProgress(func() bool { return c.engine.Assist(c.owner) })
+	}
+	go c.housekeep()
+	g.OnLost(c.lose)
+	g.OnDeparted(func(rank int) { c.lose(rank, fmt.Errorf("rank %d has left: %w", rank, ErrClosed)) })
+	return c, nil
+}
+
+// failed is told of operations that were refused after they were posted.
+func (c *Comm) failed(err error) {
+	c.mu.Lock()
+	if len(c.details) < 64 {
+		c.details = append(c.details, err)
+	}
+	c.mu.Unlock()
+	c.opt.Log.Error("an operation was refused after it was posted", "rank", c.rank, "error", err)
+}
+
+// hello is what each rank says of itself at the start.
+type hello struct {
+	RanksPerNode int
+	Net          string
+	Probe        [16]byte // stands at the start of its probe memory
+	Bytes        int
+	Reach        []bool // in the second round: whose probe it could read
+}
+
+// discover finds who reaches whose memory, and cuts the world into nodes.
+func (c *Comm) discover(ctx context.Context) error {
+	probe, err := c.dev.Alloc(4096)
+	if err != nil {
+		return c.agree(ctx, "discover nodes", err)
+	}
+	defer probe.Free()
+	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.plugin.Name(), Bytes: len(probe.Bytes())}
+	rand.Read(me.Probe[:])
+	copy(probe.Bytes(), me.Probe[:])
+	blob, err := handleBlob(probe.Handle(), me)
+	if err != nil {
+		return c.agree(ctx, "discover nodes", err)
+	}
+	blobs, err := c.gather(ctx, "discover nodes", blob)
+	if err != nil {
+		return err
+	}
+	me.Reach = make([]bool, c.size)
+	all := make([]hello, c.size)
+	for r, b := range blobs {
+		err = cmp.Or(err, json.Unmarshal(b.Bytes, &all[r]))
+		me.Reach[r] = r == c.rank || c.group.SameHost(r) && c.readProbe(b, &all[r])
+		closeFDs(r == c.rank, b)
+		if err == nil && (all[r].RanksPerNode != me.RanksPerNode || all[r].Net != me.Net) {
+			err = fmt.Errorf("rank %d has %d ranks per node and network %q, rank %d has %d and %q: they must agree",
+				c.rank, me.RanksPerNode, me.Net, r, all[r].RanksPerNode, all[r].Net)
+		}
+	}
+	mine, jerr := json.Marshal(me)
+	if err := c.agree(ctx, "compare options", cmp.Or(err, jerr)); err != nil {
+		return err
+	}
+	// Probes stay until all have looked.
+	blobs, err = c.gather(ctx, "compare nodes", bootstrap.Blob{Bytes: mine})
+	if err != nil {
+		return err
+	}
+	reach := make([][]bool, c.size)
+	for r, b := range blobs {
+		if err := json.Unmarshal(b.Bytes, &all[r]); err != nil {
+			return fmt.Errorf("rank %d: what rank %d reaches: %w", c.rank, r, err)
+		}
+		reach[r] = all[r].Reach
+	}
+	if c.lsaSize, err = topo.LSASize(reach, c.opt.RanksPerNode); err != nil {
+		return fmt.Errorf("rank %d: %w", c.rank, err)
+	}
+	c.lsaRank = c.rank % c.lsaSize
+	if c.plugin.Powers().Mapped {
+		for r, ok := range me.Reach {
+			if !ok {
+				return fmt.Errorf("rank %d: network %s reaches only memory that this process maps, and rank %d's it cannot map", c.rank, c.plugin.Name(), r)
+			}
+		}
+	}
+	return nil
+}
+
+// readProbe says whether a rank's memory handle really passed.
+func (c *Comm) readProbe(b bootstrap.Blob, h *hello) bool {
+	m, err := c.importMemory(b, h.Bytes)
+	if err != nil {
+		return false
+	}
+	defer m.Free()
+	return len(m.Bytes()) >= len(h.Probe) && [16]byte(m.Bytes()) == h.Probe
+}
+
+// handleBlob is a memory handle and something to say, for an all-gather.
+func handleBlob(h device.Handle, say any) (bootstrap.Blob, error) {
+	text, err := json.Marshal(say)
+	b := bootstrap.Blob{Bytes: text, Local: h.Local}
+	if h.FD >= 0 {
+		b.FDs = []int{h.FD}
+	}
+	return b, err
+}
+
+// importMemory maps what handleBlob described.
+func (c *Comm) importMemory(b bootstrap.Blob, bytes int) (device.Memory, error) {
+	h := device.Handle{FD: -1, Bytes: bytes, Local: b.Local}
+	if len(b.FDs) > 0 {
+		h.FD = b.FDs[0]
+	}
+	return c.dev.Import(h)
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/proxy"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// Options of a communicator. The zero value takes everything from the environment (DOORBELL_* variables), and what is
+// not there from the defaults.
+type Options struct {
+	// Net is the network plugin: auto, shm, or another that is registered; fault+NAME misbehaves.
+	Net string
+	// Backend drives the network: auto or proxy.
+	Backend string
+	// Device runs the kernels: auto or soft.
+	Device string
+	// Progress is who drives the proxy: auto, thread (a polling thread of this process) or assisted (whoever waits).
+	Progress string
+	// RanksPerNode cuts the machine into virtual nodes of so many ranks: LSA inside, network between. 0: not cut.
+	RanksPerNode int
+	// Timeout is the deadline of each wait, of host and device, that has none of its own. 0: 100 s.
+	Timeout time.Duration
+	// Inject makes one thing go wrong on rank 0, to see whether it is noticed: bitflip, lostput or doublesignal. It
+	// needs a network wrapped by fault.
+	Inject string
+	// Log is told of what cannot be an error of a call. nil: slog.Default().
+	Log *slog.Logger
+
+	// Who this process is. Open only; Size 0 takes it from the environment.
+	Rank, Size int
+	LocalSize  int    // ranks on this host, 0 if not known
+	Addr       string // where ranks meet: unix:@NAME or unix:/PATH
+	Job        string // keeps apart jobs that share an address
+	Token      []byte // secret of the job
+}
+
+// maxRanks bounds what a communicator's tables are made for.
+const maxRanks = 4096
+
+// fill takes from the environment what is not set.
+func (o *Options) fill(lookup env.Lookup) error {
+	err := take(lookup, env.Net, &o.Net)
+	err = cmp.Or(err, take(lookup, env.Backend, &o.Backend))
+	err = cmp.Or(err, take(lookup, env.Device, &o.Device))
+	err = cmp.Or(err, take(lookup, env.Progress, &o.Progress))
+	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
+	if env.RanksPerNode.IsSet(lookup) {
+		err = cmp.Or(err, take(lookup, env.RanksPerNode, &o.RanksPerNode))
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return err
+}
+
+// fillRank takes from the environment who this process is.
+func (o *Options) fillRank(lookup env.Lookup) error {
+	if o.Size != 0 {
+		return nil
+	}
+	if !env.Rank.IsSet(lookup) || !env.WorldSize.IsSet(lookup) {
+		return fmt.Errorf("open: %s and %s are not set: start the program by \"doorbell run -n N -- PROGRAM\", or set Options.Rank and Size",
+			env.Rank.Name(), env.WorldSize.Name())
+	}
+	var err error
+	if o.Size, err = env.WorldSize.Get(lookup); err != nil {
+		return err
+	}
+	if o.Rank, err = env.Rank.Get(lookup); err != nil {
+		return err
+	}
+	if env.LocalSize.IsSet(lookup) {
+		err = take(lookup, env.LocalSize, &o.LocalSize)
+	}
+	err = cmp.Or(err, take(lookup, env.Addr, &o.Addr))
+	if env.Job.IsSet(lookup) {
+		err = cmp.Or(err, take(lookup, env.Job, &o.Job))
+	}
+	if err == nil && o.Token == nil {
+		o.Token, err = token(lookup)
+	}
+	return err
+}
+
+func token(lookup env.Lookup) ([]byte, error) {
+	if env.Token.IsSet(lookup) {
+		s, err := env.Token.Get(lookup)
+		return []byte(s), err
+	}
+	if !env.TokenFile.IsSet(lookup) {
+		must, err := env.RequireToken.Get(lookup)
+		if err == nil && must {
+			err = fmt.Errorf("open: no token, and %s is set: give one by %s or %s", env.RequireToken.Name(), env.TokenFile.Name(), env.Token.Name())
+		}
+		return nil, err
+	}
+	file, err := env.TokenFile.Get(lookup)
+	if err != nil {
+		return nil, err
+	}
+	st, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("open: token file: %w", err)
+	}
+	if st.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("open: token file %s has mode %#o; only its owner may read it: 0600", file, st.Mode().Perm())
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("open: token file: %w", err)
+	}
+	return []byte(strings.TrimSpace(string(b))), nil
+}
+
+// check refuses what no communicator can be.
+func (o *Options) check() error {
+	switch {
+	case o.Size < 1 || o.Size > maxRanks:
+		return fmt.Errorf("open: %d ranks asked for, 1 to %d are accepted", o.Size, maxRanks)
+	case o.Rank < 0 || o.Rank >= o.Size:
+		return fmt.Errorf("open: rank %d of %d ranks, 0 to %d is accepted", o.Rank, o.Size, o.Size-1)
+	case o.RanksPerNode < 0 || o.RanksPerNode > 0 && o.Size%o.RanksPerNode != 0:
+		return fmt.Errorf("open: %d ranks per node asked for; a divisor of the %d ranks is accepted", o.RanksPerNode, o.Size)
+	case o.Timeout <= 0:
+		return fmt.Errorf("open: timeout %v, more than 0 is accepted", o.Timeout)
+	}
+	switch o.Backend {
+	case "auto", "proxy":
+	case "gdaki":
+		return fmt.Errorf("open: backend gdaki: %w", ErrNotSupported)
+	default:
+		return fmt.Errorf("open: backend %q, auto, proxy and gdaki are accepted", o.Backend)
+	}
+	switch o.Device {
+	case "auto", "soft":
+	case "cuda":
+		return fmt.Errorf("open: device cuda: %w", ErrNotSupported)
+	default:
+		return fmt.Errorf("open: device %q, auto, soft and cuda are accepted", o.Device)
+	}
+	switch o.Inject {
+	case "", netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal:
+	default:
+		return fmt.Errorf("open: inject %q, %s, %s and %s are accepted", o.Inject, netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal)
+	}
+	_, err := proxy.ParseMode(o.Progress)
+	return err
+}
+
+// take sets *to from the environment or the default if it has its zero value.
+func take[T comparable](lookup env.Lookup, v env.Var[T], to *T) error {
+	var zero T
+	if *to != zero {
+		return nil
+	}
+	x, err := v.Get(lookup)
+	if err == nil {
+		*to = x
+	}
+	return err
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/proxy"
+	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// Window is memory of each rank that peers put into.
+type Window struct {
+	comm    *Comm
+	buf     *Buffer
+	dev     gin.Window
+	maps    []device.Memory // by rank, nil where not mapped
+	regions []netplugin.Region
+	once    sync.Once
+	err     error
+}
+
+// offer is what a rank says of the memory that it registers.
+type offer struct {
+	Err    string
+	Bytes  int // of the whole memory behind the handle
+	Off    int
+	Size   int
+	Export []byte // of the network
+}
+
+// Register makes a buffer a window. Collective: each rank brings a buffer of its own, of any size from 1 byte. If it
+// fails on one rank it fails on all, with that rank's reason.
+func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
+	err := c.live("register")
+	if err == nil && b == nil {
+		err = errors.New("no buffer")
+	}
+	if err == nil && b.comm != c {
+		err = fmt.Errorf("the buffer is of rank %d's communicator", b.comm.rank)
+	}
+	if err == nil {
+		err = b.use()
+	}
+	used := err == nil
+	w := &Window{comm: c, buf: b}
+	if err == nil {
+		err = w.register(ctx)
+	} else if c.ctx.Err() == nil {
+		// The others are told, so that they do not wait for this rank.
+		err = c.refuse(ctx, err)
+	}
+	if err != nil {
+		w.unmap()
+		if used {
+			b.unuse()
+		}
+		return nil, fmt.Errorf("rank %d: register: %w", c.rank, err)
+	}
+	c.mu.Lock()
+	c.windows[w] = struct{}{}
+	c.mu.Unlock()
+	return w, nil
+}
+
+func (w *Window) register(ctx context.Context) error {
+	c := w.comm
+	mem := w.buf.Bytes()
+	export, err := c.endpoint.Export(mem, false)
+	if err != nil {
+		return c.refuse(ctx, err)
+	}
+	blob, err := handleBlob(w.buf.mem.Handle(), offer{Bytes: len(w.buf.mem.Bytes()), Off: w.buf.off, Size: w.buf.n, Export: export})
+	if err != nil {
+		return c.refuse(ctx, err)
+	}
+	offers := make([]offer, c.size)
+	err = c.exchange(ctx, blob, func(r int, b bootstrap.Blob) error { return json.Unmarshal(b.Bytes, &offers[r]) },
+		func(blobs []bootstrap.Blob) error {
+			if w.maps, w.regions, err = c.importAll(ctx, blobs, offers); err != nil {
+				return err
+			}
+			return w.publish(ctx, offers)
+		})
+	if err != nil && !w.dev.Info.IsNil() {
+		err = errors.Join(err, w.withdraw(ctx))
+	}
+	return err
+}
+
+// publish makes the window known to the device and to the proxy.
+func (w *Window) publish(ctx context.Context, offers []offer) error {
+	c := w.comm
+	c.mu.Lock()
+	c.gen = c.gen%abi.GenMask + 1
+	gen := c.gen
+	c.mu.Unlock()
+	id, info, err := c.infos.take()
+	if err != nil {
+		return err
+	}
+	p := info.Raw()
+	for r, o := range offers {
+		p.Sizes.At(r).Store(uint64(o.Size))
+	}
+	for i := range c.lsaSize {
+		base := w.buf.Ptr()
+		if r := c.rank - c.lsaRank + i; r != c.rank {
+			base = w.maps[r].Ptr().Byte(uint64(offers[r].Off))
+		}
+		p.Bases.At(i).Store(base)
+	}
+	w.dev = gin.Window{Info: info, Base: w.buf.Ptr(), Size: uint64(w.buf.n), ID: id, Gen: gen}
+	if err := c.owner.AddWindow(ctx, &proxy.Window{ID: id, Gen: gen, Bytes: w.buf.Bytes(), Peers: w.regions}); err != nil {
+		c.infos.give(id)
+		return err
+	}
+	gpu.Store(gpu.PtrTo(&p.Gen), gen, gpu.Release, gpu.ScopeSys)
+	return nil
+}
+
+// importAll maps each rank's memory where it can be, and makes it known to the network. The own region is imported
+// like the others': a rank may put to itself.
+func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []offer) (maps []device.Memory, regions []netplugin.Region, err error) {
+	maps, regions = make([]device.Memory, c.size), make([]netplugin.Region, c.size)
+	lsa := c.rank - c.lsaRank
+	for r, b := range blobs {
+		o := &offers[r]
+		if o.Size < 1 || o.Off < 0 || o.Off > o.Bytes-o.Size {
+			return maps, regions, fmt.Errorf("rank %d offers %d bytes at %d of %d", r, o.Size, o.Off, o.Bytes)
+		}
+		key := netplugin.Key{Bytes: o.Export, Size: o.Size}
+		inLSA := r >= lsa && r < lsa+c.lsaSize
+		if c.plugin.Powers().Mapped || inLSA {
+			m, err := c.importMemory(b, o.Bytes)
+			if err != nil {
+				return maps, regions, fmt.Errorf("map memory of rank %d: %w", r, err)
+			}
+			maps[r] = m
+			if all := m.Bytes(); len(all) >= o.Bytes {
+				key.Map = all[o.Off : o.Off+o.Size : o.Off+o.Size]
+			}
+		}
+		var ierr error
+		if err := c.owner.With(ctx, func() { regions[r], ierr = c.endpoint.Import(r, key) }); err != nil || ierr != nil {
+			return maps, regions, cmp.Or(err, ierr)
+		}
+	}
+	return maps, regions, nil
+}
+
+// refuse is exchange for a rank that has nothing but a failure.
+func (c *Comm) refuse(ctx context.Context, mine error) error {
+	text, _ := json.Marshal(offer{Err: mine.Error()})
+	if _, err := c.gather(ctx, "register", bootstrap.Blob{Bytes: text}); err != nil {
+		return errors.Join(mine, err)
+	}
+	return mine
+}
+
+// exchange exchanges what each rank brings, reads it, and imports it; if that fails on one rank it fails on all.
+func (c *Comm) exchange(ctx context.Context, mine bootstrap.Blob, read func(int, bootstrap.Blob) error, use func([]bootstrap.Blob) error) error {
+	blobs, err := c.gather(ctx, "register", mine)
+	if err != nil {
+		return err
+	}
+	for r, b := range blobs {
+		var o struct{ Err string }
+		if jerr := json.Unmarshal(b.Bytes, &o); jerr != nil {
+			err = cmp.Or(err, fmt.Errorf("what rank %d offers: %w", r, jerr))
+		} else if o.Err != "" {
+			err = cmp.Or(err, fmt.Errorf("rank %d refused: %s", r, o.Err))
+		} else {
+			err = cmp.Or(err, read(r, b))
+		}
+	}
+	refused := err
+	if err == nil {
+		err = use(blobs)
+	}
+	for r, b := range blobs {
+		closeFDs(r == c.rank, b)
+	}
+	if refused != nil {
+		return refused // each rank has seen the same
+	}
+	return c.agree(ctx, "register, end", err)
+}
+
+func closeFDs(own bool, b bootstrap.Blob) {
+	if own {
+		return
+	}
+	for _, fd := range b.FDs {
+		_ = sys.CloseFD(fd) // a mapping does not need it
+	}
+}
+
+// Device is the window as kernels use it, by value. A copy of it that outlives Close is refused as Invalid.
+func (w *Window) Device() gin.Window { return w.dev }
+
+// Buffer is the memory of this rank's part.
+func (w *Window) Buffer() *Buffer { return w.buf }
+
+// Close ends the window on this rank, and waits for no other: kernels and peers that still use it are refused. It must
+// not be called while a put of this rank from or to it is on its way.
+func (w *Window) Close() error {
+	w.once.Do(func() {
+		c := w.comm
+		ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
+		defer cancel()
+		w.err = w.withdraw(ctx)
+		w.unmap()
+		w.buf.unuse()
+		c.mu.Lock()
+		delete(c.windows, w)
+		c.mu.Unlock()
+	})
+	return w.err
+}
+
+// withdraw makes the window unknown to the device and to the proxy.
+func (w *Window) withdraw(ctx context.Context) error {
+	gpu.Store(gpu.PtrTo(&w.dev.Info.Raw().Gen), 0, gpu.Release, gpu.ScopeSys)
+	err := w.comm.owner.RemoveWindow(ctx, w.dev.ID)
+	w.comm.infos.give(w.dev.ID)
+	return err
+}
+
+func (w *Window) unmap() {
+	c := w.comm
+	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
+	defer cancel()
+	err := c.owner.With(ctx, func() {
+		for _, r := range w.regions {
+			if r != 0 {
+				c.endpoint.Forget(r)
+			}
+		}
+	})
+	for _, m := range w.maps {
+		if m != nil {
+			err = cmp.Or(err, m.Free())
+		}
+	}
+	if err != nil {
+		c.opt.Log.Error("unmap a window", "rank", c.rank, "error", err)
+	}
+	w.maps, w.regions = nil, nil
+}
+
+// windowInfos hands out the entries that device Windows point at. Their memory lives as long as the communicator, so
+// that a stale Window reads a generation and nothing else.
+type windowInfos struct {
+	dev        device.Device
+	ranks, lsa int
+	mu         sync.Mutex
+	chunks     []device.Memory
+	spare      []uint32
+	n          uint32
+}
+
+const infosPerChunk = 32
+
+func (t *windowInfos) entryBytes() int { return 64 + 8*(t.ranks+t.lsa+7)/8*8 }
+
+func (t *windowInfos) at(id uint32) gpu.Ptr[abi.WindowInfo] {
+	m := t.chunks[id/infosPerChunk]
+	return gpu.Cast[abi.WindowInfo](m.Ptr().Byte(uint64(int(id%infosPerChunk) * t.entryBytes())))
+}
+
+func (t *windowInfos) take() (id uint32, p gpu.Ptr[abi.WindowInfo], err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.spare); n > 0 {
+		id = t.spare[n-1]
+		t.spare = t.spare[:n-1]
+		return id, t.at(id), nil
+	}
+	if int(t.n) == len(t.chunks)*infosPerChunk {
+		m, err := t.dev.Alloc(infosPerChunk * t.entryBytes())
+		if err != nil {
+			return 0, p, err
+		}
+		t.chunks = append(t.chunks, m)
+	}
+	id = t.n
+	t.n++
+	p = t.at(id)
+	tables := gpu.Cast[byte](p).Byte(64)
+	p.Raw().Sizes = gpu.Cast[uint64](tables)
+	p.Raw().Bases = gpu.Cast[gpu.Ptr[byte]](tables.Byte(uint64(8 * t.ranks)))
+	return id, p, nil
+}
+
+func (t *windowInfos) give(id uint32) {
+	t.mu.Lock()
+	t.spare = append(t.spare, id)
+	t.mu.Unlock()
+}
+
+func (t *windowInfos) free() error {
+	var errs []error
+	for _, m := range t.chunks {
+		errs = append(errs, m.Free())
+	}
+	return errors.Join(errs...)
+}
