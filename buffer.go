@@ -3,11 +3,14 @@
 package doorbell
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"sync"
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/sys"
 )
 
 // Buffer is memory of this rank's device, or a part of one.
@@ -101,4 +104,34 @@ func (b *Buffer) unuse() {
 	b.root.mu.Lock()
 	b.root.users--
 	b.root.mu.Unlock()
+}
+
+// Reserve says beforehand whether each rank can take so many bytes: the ranks of one machine are added up. Collective.
+// Nothing is taken. The error wraps ErrOutOfMemory, and is the same on all ranks.
+func (c *Comm) Reserve(ctx context.Context, bytes int) error {
+	have, known := sys.MemAvailable()
+	text, err := json.Marshal([]uint64{uint64(bytes), have})
+	if err != nil {
+		return err
+	}
+	all, err := c.AllGather(ctx, text)
+	if err != nil || !known {
+		return err
+	}
+	need, host := uint64(0), 0
+	for r, t := range all {
+		var v []uint64
+		if err := json.Unmarshal(t, &v); err != nil || len(v) != 2 {
+			return fmt.Errorf("rank %d: memory of rank %d: %q is not two numbers", c.rank, r, t)
+		}
+		if c.group.SameHost(r) {
+			need += v[0]
+			have = min(have, v[1])
+			host++
+		}
+	}
+	if need > have {
+		return fmt.Errorf("rank %d: %d ranks of this machine need %d bytes, have %d: %w", c.rank, host, need, have, ErrOutOfMemory)
+	}
+	return nil
 }

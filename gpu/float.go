@@ -10,13 +10,13 @@ func BF16Lo(w uint32) float32 { return math.Float32frombits(w << 16) }
 // BF16Hi is the float32 of the bf16 in the high half of w.
 func BF16Hi(w uint32) float32 { return math.Float32frombits(w &^ 0xffff) }
 
-// BF16x2 rounds two float32 to bf16, to the nearest and ties to even, lo into the low half. A NaN stays one.
+// BF16x2 rounds two float32 to bf16, to the nearest and ties to even, lo into the low half. Any NaN becomes 0x7fff.
 func BF16x2(lo, hi float32) uint32 { return bf16(lo) | bf16(hi)<<16 }
 
 func bf16(f float32) uint32 {
 	b := math.Float32bits(f)
 	if b&0x7fffffff > 0x7f800000 {
-		return b>>16 | 0x40 // keep it a NaN when the low bits go
+		return 0x7fff // the one NaN that the conversion instruction gives
 	}
 	return (b + 0x7fff + b>>16&1) >> 16
 }

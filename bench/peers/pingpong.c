@@ -15,7 +15,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-enum { TRIPS = 2000, BATCHES = 10, PER_ROUND = TRIPS * BATCHES };
+enum { TRIPS = 500, BATCHES = 40, PER_ROUND = TRIPS * BATCHES };
 #define BUDGET_NS 5e9
 
 // Two lines apart, so that the adjacent-line prefetcher does not tie what is meant to be apart.

@@ -62,6 +62,9 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 				rc.Step = nil
 			}
 			r, err := benches.Run(ctx, c, name, rc)
+			if err != nil {
+				err = errors.Join(err, c.Close()) // the others' waits for it end
+			}
 			ends <- outcome{i, r, err}
 		}()
 	}

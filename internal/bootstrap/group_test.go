@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -396,6 +397,42 @@ func TestCloseInNotification(t *testing.T) {
 		}
 		Kill(gs[2])
 		wg.Wait()
+	})
+}
+
+// What is queued when Close begins, or comes up later, is not called.
+func TestNoNotificationAfterClose(t *testing.T) {
+	both(t, 3, func(t *testing.T, gs []Group) {
+		g := gs[0].(*group)
+		called := make(chan int, 4)
+		release := make(chan struct{})
+		g.OnLost(func(r int, _ error) { called <- r; <-release })
+		Kill(gs[1])
+		Kill(gs[2])
+		<-called
+		for lost := 0; lost < 2; { // until both losses are known, one of them queued
+			lost = 0
+			g.mu.Lock()
+			for _, p := range g.peers {
+				if p.lost != nil {
+					lost++
+				}
+			}
+			g.mu.Unlock()
+			runtime.Gosched()
+		}
+		g.Close()
+		g.OnLost(func(r int, _ error) { called <- r })
+		close(release)
+		for running := true; running; {
+			g.mu.Lock()
+			running = g.notes.running
+			g.mu.Unlock()
+			runtime.Gosched()
+		}
+		if len(called) != 0 {
+			t.Errorf("called for rank %d after Close", <-called)
+		}
 	})
 }
 

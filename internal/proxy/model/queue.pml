@@ -56,7 +56,7 @@ proctype Stores(byte id) {
 end:	do
 	:: d_step { word[id*W] != 0 -> slot[place[id]*W] = word[id*W]; word[id*W] = 0 }
 	:: d_step { word[id*W + 1] != 0 -> slot[place[id]*W + 1] = word[id*W + 1]; word[id*W + 1] = 0 }
-	:: atomic { hints[id] ? h -> hint = h; h = 0 }
+	:: d_step { hints[id] ? h -> hint = h; h = 0 }
 	od
 }
 
@@ -145,13 +145,13 @@ end:	do
 look:	t = TICKET(head);
 	v0 = slot[(t % D)*W];
 	if
-	:: !FULL(v0, t) -> goto end
+	:: !FULL(v0, t) -> v0 = 0; t = 0; goto end
 	:: else -> skip
 	fi;
 	v1 = slot[(t % D)*W + 1];
 	if
 #ifndef WORD0
-	:: !FULL(v1, t) -> goto end
+	:: !FULL(v1, t) -> v0 = 0; v1 = 0; t = 0; goto end
 #endif
 	:: else -> skip
 	fi;
@@ -164,34 +164,25 @@ look:	t = TICKET(head);
 	head++;
 	consumed = (t + 1) % WRAP;
 	if
-	:: INFLIGHT < F -> goto look
-	:: else -> seen = hint; goto end
+	:: INFLIGHT < F -> v0 = 0; v1 = 0; t = 0; goto look
+	:: else -> v0 = 0; v1 = 0; t = 0; goto end
 	fi
 }
 
+/* Strong: held until every earlier put is visible. */
+#define ALLPLACED(i) (placed[0] && ((i) < 1 || placed[1]) && ((i) < 2 || placed[2]))
+#ifdef SIGOWN
+#define MAYRAISE(i) placed[i]
+#else
+#define MAYRAISE(i) ALLPLACED(i)
+#endif
+
 proctype Network(byte i) {
-	byte j;
 end:	i < head;
 	do
-	:: !src[i] -> src[i] = 1
-	:: !placed[i] -> placed[i] = 1
-	:: placed[i] && !raised[i] ->
-#ifndef SIGOWN
-		j = 0;
-		do
-		:: j < i -> placed[j]; j++                      /* strong: held until every earlier put is visible */
-		:: else -> break
-		od;
-		skip;
-#endif
-		d_step {
-			j = 0;
-			do
-			:: j <= i -> assert(placed[j]); j++
-			:: else -> break
-			od;
-			raised[i] = 1
-		}
+	:: d_step { !src[i] -> src[i] = 1 }
+	:: d_step { !placed[i] -> placed[i] = 1 }
+	:: d_step { !raised[i] && MAYRAISE(i) -> assert(ALLPLACED(i)); raised[i] = 1 }
 	:: src[i] && raised[i] -> break
 	od
 }

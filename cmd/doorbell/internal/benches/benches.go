@@ -48,7 +48,7 @@ func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report
 		cfg.Step = func(int, int, string) {}
 	}
 	b := &bench{ctx: ctx, c: c, cfg: cfg, info: c.Info()}
-	err := errors.Join(run(b), b.close())
+	err := run(b)
 	r := report.Result{Bench: name, Rows: b.rows, Verified: err == nil && b.bad == "" && len(b.rows) > 0, Error: b.bad}
 	return r, err
 }
@@ -100,8 +100,6 @@ func (b *bench) setUp(sendBytes, recvBytes int, n doorbell.Needs) (err error) {
 	b.scratch, err = b.c.Alloc(64 + 4*maxSamples)
 	return err
 }
-
-func (b *bench) close() error { return nil } // the communicator closes all
 
 // result is the memory that kernels leave their result in, cleared.
 func (b *bench) result() gpu.Ptr[kernels.Result] {
@@ -183,7 +181,6 @@ func (b *bench) checkSignals(want ...uint64) error {
 
 // part is what a rank tells the others after a part.
 type part struct {
-	Err     string
 	Wrong   string
 	Hist    []byte
 	Ns      uint64 // of the measured operations
@@ -191,29 +188,26 @@ type part struct {
 	Checked int64
 }
 
-// errElsewhere is the failure of another rank.
-var errElsewhere = errors.New("another rank failed")
-
-// share tells all ranks how a part went, and returns what all said. It fails when it failed anywhere, and then stops
-// all; what was found wrong ends up in b.bad.
+// share tells all ranks how a part went, and returns what all said; what was found wrong ends up in b.bad. A rank that
+// failed tells nothing: it leaves, so that the others' waits for it end at once.
 func (b *bench) share(p part, h *report.Hist, err error) ([]part, error) {
+	if err != nil {
+		return nil, err
+	}
 	if h != nil {
 		p.Hist, _ = h.AppendBinary(nil)
 	}
 	p.Checked, p.Wrong = b.checked, b.wrong
+	mine, err := json.Marshal(p)
 	if err != nil {
-		p.Err = err.Error()
+		return nil, err
 	}
-	mine, jerr := json.Marshal(p)
-	if jerr != nil {
-		return nil, errors.Join(err, jerr)
-	}
-	all, gerr := b.c.AllGather(b.ctx, mine)
-	if gerr != nil {
-		return nil, errors.Join(err, gerr)
+	all, err := b.c.AllGather(b.ctx, mine)
+	if err != nil {
+		return nil, err
 	}
 	parts := make([]part, len(all))
-	var wrong, failed []string
+	var wrong []string
 	for r, text := range all {
 		if err := json.Unmarshal(text, &parts[r]); err != nil {
 			return nil, fmt.Errorf("what rank %d measured: %w", r, err)
@@ -221,18 +215,10 @@ func (b *bench) share(p part, h *report.Hist, err error) ([]part, error) {
 		if parts[r].Wrong != "" {
 			wrong = append(wrong, parts[r].Wrong)
 		}
-		if parts[r].Err != "" && r != b.c.Rank() {
-			failed = append(failed, parts[r].Err)
-		}
 	}
-	if len(wrong) > 0 {
-		b.bad = strings.Join(wrong, "; ")
-	}
-	if err == nil && len(failed) > 0 {
-		err = fmt.Errorf("%w: %s", errElsewhere, strings.Join(failed, "; "))
-	}
+	b.bad = strings.Join(wrong, "; ")
 	b.checked, b.wrong = 0, ""
-	return parts, err
+	return parts, nil
 }
 
 // errWrong ends a run in which something was found wrong: the rest would prove nothing.

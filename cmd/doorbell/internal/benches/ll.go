@@ -2,6 +2,344 @@
 
 package benches
 
-import "github.com/doorbell-net/doorbell"
+import (
+	"errors"
+	"fmt"
+	"time"
 
-func (b *bench) lowLatency() error { return doorbell.ErrNotSupported }
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/ref"
+	"github.com/doorbell-net/doorbell/moe/routing"
+)
+
+// ll is the state of the low-latency benchmark on one rank.
+type ll struct {
+	b     *bench
+	route *routing.Routing
+	moe   *moe.Buffer
+	x, y  []uint16 // in the device's memory
+	in    moe.Tokens
+	out   gpu.Ptr[byte]
+	got   *moe.Received
+
+	rowBytes, sumBytes int64 // compared
+}
+
+func (b *bench) lowLatency() error {
+	l := &ll{b: b}
+	if err := l.setUp(); err != nil {
+		return err
+	}
+	return stop(errors.Join(l.run(), l.moe.Close()))
+}
+
+// routes is the routing of all ranks: each makes it for itself from the seed, or reads the file.
+func (l *ll) routes() (err error) {
+	b := l.b
+	if b.cfg.Routing != "" {
+		if l.route, err = routing.ReadFile(b.cfg.Routing); err != nil {
+			return err
+		}
+		if l.route.Ranks != b.c.Size() {
+			return fmt.Errorf("routing file %s is of %d ranks, this job has %d", b.cfg.Routing, l.route.Ranks, b.c.Size())
+		}
+		return nil
+	}
+	l.route, err = routing.Generate(routing.Options{
+		Seed: b.cfg.Seed, Ranks: b.c.Size(), Experts: b.cfg.Experts, TopK: b.cfg.TopK, Tokens: b.cfg.Tokens,
+	})
+	if err == nil && b.cfg.Record != "" && b.c.Rank() == 0 {
+		err = routing.WriteFile(b.cfg.Record, l.route)
+	}
+	return err
+}
+
+func (l *ll) setUp() error {
+	b := l.b
+	if err := l.routes(); err != nil {
+		return err
+	}
+	r, g := b.c.Rank(), l.route
+	var err error
+	l.moe, err = moe.New(b.ctx, b.c, moe.Options{
+		MaxTokens: max(g.MaxTokens(), 1), Hidden: b.cfg.Hidden, TopK: g.TopK, Experts: g.Experts, NoLSA: !b.cfg.LSA, Copies: copies(g),
+	})
+	if err != nil {
+		return err
+	}
+	b.st = b.c.Stream()
+	n := g.Tokens(r)
+	take := func(bytes int) gpu.Ptr[byte] {
+		buf, aerr := b.c.Alloc(max(bytes, 64))
+		if aerr != nil {
+			err = errors.Join(err, aerr)
+			return gpu.Ptr[byte]{}
+		}
+		return buf.Ptr()
+	}
+	row := 2 * b.cfg.Hidden
+	l.in = moe.Tokens{N: n, X: take(n * row), Experts: gpu.Cast[int32](take(4 * n * g.TopK)), Weights: gpu.Cast[float32](take(4 * n * g.TopK))}
+	l.out = take(n * row)
+	if err != nil {
+		return err
+	}
+	l.x, l.y = gpu.Slice(gpu.Cast[uint16](l.in.X), n*b.cfg.Hidden), gpu.Slice(gpu.Cast[uint16](l.out), n*b.cfg.Hidden)
+	copy(gpu.Slice(l.in.Experts, n*g.TopK), g.Idx[r])
+	copy(gpu.Slice(l.in.Weights, n*g.TopK), g.Weights[r])
+	return nil
+}
+
+// copies is how many selections of one rank name one expert at most, in its tokens.
+func copies(g *routing.Routing) int {
+	most := 1
+	for r := range g.Ranks {
+		count := make(map[int32]int)
+		for _, e := range g.Idx[r] {
+			if e >= 0 {
+				count[e]++
+				most = max(most, (count[e]+g.MaxTokens()-1)/max(g.MaxTokens(), 1))
+			}
+		}
+	}
+	return most
+}
+
+func (l *ll) run() error {
+	b := l.b
+	const checks = 2
+	for iter := range checks {
+		b.cfg.Step(iter, checks+2, "check")
+		err := l.checked(uint64(iter))
+		parts, err := b.share(part{}, nil, err)
+		if err != nil {
+			return err
+		}
+		if b.bad != "" {
+			return l.rows(parts, parts) // nothing was timed
+		}
+	}
+	start := time.Now()
+	if _, err := l.timed(nil, nil, b.warmup(2)); err != nil {
+		return err
+	}
+	perOp := uint64(time.Since(start)) / uint64(b.warmup(2))
+	iters, err := b.iterations(perOp, 3*time.Second)
+	if err != nil {
+		return err
+	}
+	b.cfg.Step(checks, checks+2, "measure")
+	var dispatch, combine report.Hist
+	times, err := l.timed(&dispatch, &combine, iters)
+	if err == nil {
+		b.cfg.Step(checks+1, checks+2, "check")
+		err = l.checked(99)
+	}
+	if err == nil {
+		err = l.signals()
+	}
+	b.checked = l.rowBytes
+	parts, err := b.share(part{Ns: times[0], Count: uint64(iters)}, &dispatch, err)
+	if err != nil {
+		return err
+	}
+	b.checked = l.sumBytes
+	more, err := b.share(part{Ns: times[1], Count: uint64(iters)}, &combine, nil)
+	if err != nil {
+		return err
+	}
+	return l.rows(parts, more)
+}
+
+// timed runs dispatch and combine so many times, waiting for each, and records how long each took.
+func (l *ll) timed(dispatch, combine *report.Hist, iters int) (ns [2]uint64, err error) {
+	b := l.b
+	if err := b.c.Barrier(b.ctx); err != nil {
+		return ns, err
+	}
+	for range iters {
+		start := time.Now()
+		if l.got, err = l.moe.Dispatch(b.st, l.in); err == nil {
+			err = l.moe.Wait(b.ctx, b.st)
+		}
+		if err != nil {
+			return ns, err
+		}
+		mid := time.Now()
+		if err = l.moe.Combine(b.st, l.got, l.out); err == nil {
+			err = l.moe.Wait(b.ctx, b.st)
+		}
+		if err != nil {
+			return ns, err
+		}
+		d, c := uint64(mid.Sub(start)), uint64(time.Since(mid))
+		ns[0] += d
+		ns[1] += c
+		if dispatch != nil {
+			dispatch.Record(d)
+			combine.Record(c)
+		}
+	}
+	return ns, nil
+}
+
+// checked runs one dispatch and one combine over payloads of that iteration, and compares all that comes.
+func (l *ll) checked(iter uint64) (err error) {
+	b := l.b
+	routing.FillTokens(l.x, b.cfg.Seed, iter, b.c.Rank(), b.cfg.Hidden)
+	for i := range l.y {
+		l.y[i] = 0x7fff // no result is this
+	}
+	if l.got, err = l.moe.Dispatch(b.st, l.in); err == nil {
+		err = l.moe.Wait(b.ctx, b.st)
+	}
+	if err != nil {
+		return err
+	}
+	l.checkRows(iter)
+	if err = l.moe.Combine(b.st, l.got, l.out); err == nil {
+		err = l.moe.Wait(b.ctx, b.st)
+	}
+	if err != nil {
+		return err
+	}
+	l.checkSums(iter)
+	return nil
+}
+
+// checkRows compares the rows that this rank's experts got with what the routing and the payloads' hash say, and
+// writes what the experts make of them.
+func (l *ll) checkRows(iter uint64) {
+	b, g, h := l.b, l.route, l.b.cfg.Hidden
+	locals, room := l.moe.LocalExperts(), l.got.Capacity()
+	counts := gpu.Slice(l.got.Counts(), locals)
+	infos := gpu.Slice(l.got.Infos(), locals*room)
+	rows := gpu.Slice(gpu.Cast[uint16](l.got.Rows()), locals*room*h)
+	outs := gpu.Slice(gpu.Cast[uint16](l.got.Outputs()), locals*room*h)
+	for e := range locals {
+		expert := int32(l.moe.FirstExpert() + e)
+		want := 0
+		for s := range g.Ranks {
+			for _, x := range g.Idx[s] {
+				if x == expert {
+					want++
+				}
+			}
+		}
+		if int(counts[e]) != want {
+			b.found("expert %d got %d rows, must get %d", expert, counts[e], want)
+		}
+		seen := make(map[moe.RowInfo]bool, want)
+		for i := range min(int(counts[e]), room) {
+			f := infos[e*room+i]
+			at := (e*room + i) * h
+			if f.Rank < 0 || int(f.Rank) >= g.Ranks || f.K < 0 || int(f.K) >= g.TopK || f.Token < 0 || int(f.Token) >= g.Tokens(int(f.Rank)) ||
+				g.Idx[f.Rank][int(f.Token)*g.TopK+int(f.K)] != expert || seen[f] {
+				b.found("expert %d: row %d says it is selection %d of token %d of rank %d, which is not so, or twice", expert, i, f.K, f.Token, f.Rank)
+				continue
+			}
+			seen[f] = true
+			row := rows[at : at+h]
+			if j := routing.CheckRow(row, routing.RowKey(b.cfg.Seed, iter, int(f.Rank), int(f.Token))); j >= 0 {
+				b.found("expert %d: element %d of token %d of rank %d is wrong", expert, j, f.Token, f.Rank)
+			}
+			for j, v := range row {
+				outs[at+j] = ref.ExpertFn(int(expert), j, v)
+			}
+			l.rowBytes += int64(2 * h)
+		}
+	}
+}
+
+// checkSums compares the combined tokens, bit by bit, with a sum that this rank computes for itself.
+func (l *ll) checkSums(iter uint64) {
+	b, g, h, r := l.b, l.route, l.b.cfg.Hidden, l.b.c.Rank()
+	want, x := make([]uint16, h), make([]uint16, h)
+	for t := range g.Tokens(r) {
+		routing.FillRow(x, routing.RowKey(b.cfg.Seed, iter, r, t))
+		ref.Token(want, x, g.Idx[r][t*g.TopK:(t+1)*g.TopK], g.Weights[r][t*g.TopK:(t+1)*g.TopK], ref.ExpertFn)
+		if err := ref.DiffBits(want, l.y[t*h:(t+1)*h]); err != nil {
+			b.found("combined token %d: %v", t, err)
+		}
+		l.sumBytes += int64(2 * h)
+	}
+}
+
+// signals compares all signals with what the routing says they must be.
+func (l *ll) signals() error {
+	b, g := l.b, l.route
+	s, err := l.moe.Signals(b.ctx, b.st)
+	if err != nil {
+		return err
+	}
+	sent := make([][]uint64, g.Ranks) // by source and expert
+	for src := range sent {
+		sent[src] = make([]uint64, g.Experts)
+		for _, e := range g.Idx[src] {
+			if e >= 0 {
+				sent[src][e]++
+			}
+		}
+	}
+	for half := range 2 {
+		for e := range l.moe.LocalExperts() {
+			for src := range g.Ranks {
+				want := uint64(s.Ops[half][0]) * (sent[src][l.moe.FirstExpert()+e] + 1)
+				if got := s.Dispatch[half][e*g.Ranks+src]; got != want {
+					b.found("dispatch signal of expert %d, rank %d ended at %d, must be %d", l.moe.FirstExpert()+e, src, got, want)
+				}
+			}
+		}
+		for e, got := range s.Combine[half] {
+			if want := uint64(s.Ops[half][1]); got != want {
+				b.found("combine signal of expert %d ended at %d, must be %d", e, got, want)
+			}
+		}
+	}
+	return nil
+}
+
+// rows makes the two rows of the result. Bandwidth is the logical one: each selection counts, also those that stay on
+// their rank, over the mean time of a rank.
+func (l *ll) rows(dispatch, combine []part) error {
+	b, g := l.b, l.route
+	selections := 0
+	for _, idx := range g.Idx {
+		for _, e := range idx {
+			if e >= 0 {
+				selections++
+			}
+		}
+	}
+	for _, op := range []struct {
+		label string
+		bytes int64
+		parts []part
+	}{{"dispatch", ref.MessageBytes(b.cfg.Hidden), dispatch}, {"combine", ref.PayloadBytes(b.cfg.Hidden), combine}} {
+		row := b.row(op.bytes, b.cfg.LSA && b.c.LSASize() == b.c.Size())
+		if b.cfg.LSA && b.c.LSASize() > 1 && b.c.LSASize() < b.c.Size() {
+			row.Net = "lsa+" + row.Net
+		}
+		row.Label = op.label
+		ns, ops := uint64(0), uint64(0)
+		for _, p := range op.parts {
+			ns += p.Ns
+			ops = max(ops, p.Count)
+		}
+		if ns > 0 {
+			row.GBps = float64(ops) * float64(selections) * float64(op.bytes) / float64(ns)
+		}
+		bad := b.bad
+		b.bad = ""
+		if err := b.add(row, op.parts); err != nil {
+			return err
+		}
+		b.rows[len(b.rows)-1].Iters = int64(ops)
+		b.bad = bad
+	}
+	if b.bad != "" {
+		return errWrong
+	}
+	return nil
+}

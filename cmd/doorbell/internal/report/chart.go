@@ -89,6 +89,9 @@ func NewChart(r Result, o ChartOptions) (Chart, error) {
 		}
 		c.Notes = append(c.Notes, paperNote)
 	}
+	if r.Bench != "rate" && len(latency.Series)+len(bandwidth.Series) > 0 {
+		rate.Series = nil // it says the same once more
+	}
 	for _, p := range []Panel{latency, bandwidth, rate} {
 		if len(p.Series) > 0 {
 			c.Panels = append(c.Panels, p)

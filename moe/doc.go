@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package moe is dispatch and combine for mixtures of experts, over put and signal.
+//
+// Each rank has tokens, and for each of them up to 32 experts that it goes to, which live on all ranks. Dispatch brings
+// each token to its experts' ranks; what the experts made of it is brought back by Combine, which adds it up with the
+// token's weights.
+//
+// This is the low-latency form (LL): each selection of a token is one message into a slot of its own, so that nobody
+// waits for an answer before it sends; a signal per (expert, source) says how many came. Payloads are BF16. Ranks of
+// one node store into each other's windows, the others are put to.
+//
+// Experts need not divide by ranks: the first Experts % Ranks ranks have one more. A selection of -1 is none. The same
+// expert twice in a token's selections is two selections: two copies, and both weights count.
+//
+// Nothing is cleaned between operations: slots and signals come in two halves, used in turn, and signals only grow.
+// That is safe since a rank that has received an operation knows that each peer has received the one before.
+package moe

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/ref"
+	"github.com/doorbell-net/doorbell/moe/routing"
+)
+
+// world is ranks of this process that run one problem after another.
+type world struct {
+	tb    testing.TB
+	comms []*doorbell.Comm
+	bufs  []*moe.Buffer
+	opt   moe.Options
+}
+
+// each runs f for each rank at once.
+func each(n int, f func(r int) error) error {
+	errs := make(chan error, n)
+	var wg sync.WaitGroup
+	for r := range n {
+		wg.Go(func() { errs <- f(r) })
+	}
+	wg.Wait()
+	close(errs)
+	var first error
+	for err := range errs {
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func newWorld(tb testing.TB, ranks, perNode int, o moe.Options, grid doorbell.Grid) *world {
+	tb.Helper()
+	cs, err := doorbell.Local(ranks, doorbell.Options{RanksPerNode: perNode, Timeout: 20 * time.Second})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w := &world{tb: tb, comms: cs, bufs: make([]*moe.Buffer, ranks), opt: o}
+	err = each(ranks, func(r int) (err error) {
+		if w.bufs[r], err = moe.New(context.Background(), cs[r], o); err == nil {
+			w.bufs[r].SetGrid(grid)
+		}
+		return err
+	})
+	if err != nil {
+		w.close()
+		tb.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) close() {
+	for _, c := range w.comms {
+		if err := c.Close(); err != nil {
+			w.tb.Error(err)
+		}
+	}
+}
+
+// memory puts values into memory of a rank's device.
+func memory[T any](c *doorbell.Comm, v []T) (gpu.Ptr[T], error) {
+	b, err := c.Alloc(max(8*len(v), 64))
+	if err != nil {
+		return gpu.Ptr[T]{}, err
+	}
+	p := gpu.Cast[T](b.Ptr())
+	copy(gpu.Slice(p, len(v)), v)
+	return p, nil
+}
+
+// check runs a problem and compares it with the reference, bit by bit.
+func (w *world) check(p *ref.Problem, expert ref.Expert) error {
+	rows, err := ref.Dispatch(p)
+	if err != nil {
+		return err
+	}
+	out := ref.Apply(p, rows, expert)
+	want, err := ref.Combine(p, out)
+	if err != nil {
+		return err
+	}
+	return each(p.Ranks, func(r int) error {
+		c, b := w.comms[r], w.bufs[r]
+		st := c.Stream()
+		defer st.Close()
+		x, err := memory(c, p.X[r])
+		if err != nil {
+			return err
+		}
+		idx, err := memory(c, p.Idx[r])
+		if err != nil {
+			return err
+		}
+		weights, err := memory(c, p.Weights[r])
+		if err != nil {
+			return err
+		}
+		y, err := memory(c, make([]uint16, len(p.X[r])))
+		if err != nil {
+			return err
+		}
+		got, err := b.Dispatch(st, moe.Tokens{N: p.Tokens(r), X: gpu.Cast[byte](x), Experts: idx, Weights: weights})
+		if err != nil {
+			return err
+		}
+		if err := b.Wait(context.Background(), st); err != nil {
+			return err
+		}
+		if err := compareRows(p, r, got, rows[r], expert); err != nil {
+			return fmt.Errorf("rank %d: dispatch: %w", r, err)
+		}
+		if err := b.Combine(st, got, gpu.Cast[byte](y)); err != nil {
+			return err
+		}
+		if err := b.Wait(context.Background(), st); err != nil {
+			return err
+		}
+		if err := ref.DiffBits(want[r], gpu.Slice(y, len(p.X[r]))); err != nil {
+			return fmt.Errorf("rank %d: combine: %w", r, err)
+		}
+		return nil
+	})
+}
+
+// compareRows compares what a rank received, and writes what its experts make of it.
+func compareRows(p *ref.Problem, r int, got *moe.Received, want [][]ref.Row, expert ref.Expert) error {
+	cap, h := got.Capacity(), p.Hidden
+	counts := gpu.Slice(got.Counts(), len(want))
+	all := gpu.Slice(gpu.Cast[uint16](got.Rows()), len(want)*cap*h)
+	outs := gpu.Slice(gpu.Cast[uint16](got.Outputs()), len(want)*cap*h)
+	infos := gpu.Slice(got.Infos(), len(want)*cap)
+	for l := range want {
+		var rows []ref.Row
+		for i := range int(counts[l]) {
+			at := l*cap + i
+			f := infos[at]
+			row := all[at*h : (at+1)*h]
+			rows = append(rows, ref.Row{SrcRank: int(f.Rank), SrcToken: int(f.Token), SrcK: int(f.K), Payload: row})
+			if f.Expert != int32(p.FirstExpert(r)+l) {
+				return fmt.Errorf("row %d of local expert %d is of expert %d", i, l, f.Expert)
+			}
+			for j, v := range row {
+				outs[at*h+j] = expert(int(f.Expert), j, v)
+			}
+		}
+		ref.SortRows(rows)
+		if err := ref.DiffRows(want[l], rows); err != nil {
+			return fmt.Errorf("local expert %d: %w", l, err)
+		}
+	}
+	return nil
+}
+
+// problem makes one from a routing, with tagged payloads.
+func problem(g *routing.Routing, hidden int, seed, iter uint64) *ref.Problem {
+	p := &ref.Problem{Ranks: g.Ranks, Experts: g.Experts, TopK: g.TopK, Hidden: hidden, Idx: g.Idx, Weights: g.Weights}
+	for r := range g.Ranks {
+		x := make([]uint16, g.Tokens(r)*hidden)
+		routing.FillTokens(x, seed, iter, r, hidden)
+		p.X = append(p.X, x)
+	}
+	return p
+}
+
+func TestLLShapes(t *testing.T) {
+	for _, c := range []struct{ ranks, perNode, tokens, hidden, topk, experts int }{
+		{1, 1, 3, 8, 1, 1}, {2, 1, 5, 16, 2, 3}, {2, 2, 5, 128, 2, 4}, {3, 3, 7, 24, 3, 7}, {4, 2, 16, 136, 8, 32}, {4, 4, 9, 64, 4, 5},
+		{5, 1, 6, 40, 2, 3}, {6, 3, 8, 104, 9, 12}, {8, 4, 10, 256, 8, 33}, {3, 1, 2, 2880, 32, 40},
+	} {
+		t.Run(fmt.Sprintf("R%d-N%d-T%d-H%d-K%d-E%d", c.ranks, c.perNode, c.tokens, c.hidden, c.topk, c.experts), func(t *testing.T) {
+			w := newWorld(t, c.ranks, c.perNode, moe.Options{MaxTokens: c.tokens, Hidden: c.hidden, TopK: c.topk, Experts: c.experts}, doorbell.Grid{Blocks: 2, Warps: 3})
+			defer w.close()
+			for iter := range 5 {
+				g, err := routing.Generate(routing.Options{Seed: uint64(iter + 1), Ranks: c.ranks, Experts: c.experts, TopK: c.topk, Tokens: c.tokens, Uneven: iter%2 == 1, DropEntries: float64(iter) / 5})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := w.check(problem(g, c.hidden, 7, uint64(iter)), ref.ExpertFn); err != nil {
+					t.Fatalf("iteration %d: %v", iter, err)
+				}
+			}
+		})
+	}
+}
+
+func TestLLProperty(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		ranks := rapid.IntRange(1, 5).Draw(rt, "ranks")
+		perNode := ranks
+		if rapid.Bool().Draw(rt, "nodes") {
+			perNode = 1
+		}
+		tokens := rapid.IntRange(1, 12).Draw(rt, "tokens")
+		experts := rapid.IntRange(1, 17).Draw(rt, "experts")
+		topk := rapid.IntRange(1, min(experts, 9)).Draw(rt, "topk")
+		hidden := 8 * rapid.IntRange(1, 20).Draw(rt, "hidden/8")
+		dups := rapid.Bool().Draw(rt, "duplicates")
+		o := moe.Options{MaxTokens: tokens, Hidden: hidden, TopK: topk, Experts: experts, NoLSA: rapid.Bool().Draw(rt, "no lsa"), Contexts: rapid.IntRange(0, 3).Draw(rt, "contexts")}
+		if dups {
+			o.Copies = topk
+		}
+		w := newWorld(t, ranks, perNode, o, doorbell.Grid{Blocks: rapid.IntRange(1, 3).Draw(rt, "blocks"), Warps: rapid.IntRange(1, 4).Draw(rt, "warps")})
+		defer w.close()
+		for iter := range rapid.IntRange(1, 4).Draw(rt, "iterations") {
+			ro := routing.Options{Seed: rapid.Uint64().Draw(rt, "seed"), Ranks: ranks, Experts: experts, TopK: topk, Tokens: tokens,
+				Pattern:     rapid.SampledFrom([]routing.Pattern{{}, {Kind: routing.Zipf, S: 1.2}, {Kind: routing.HotExpert, Share: 0.5}, {Kind: routing.HotRank, Share: 0.5}}).Draw(rt, "pattern"),
+				Uneven:      rapid.Bool().Draw(rt, "uneven"),
+				DropEntries: rapid.SampledFrom([]float64{0, 0.1, 0.5, 1}).Draw(rt, "drop"), DropTokens: rapid.SampledFrom([]float64{0, 0.3}).Draw(rt, "drop tokens"),
+			}
+			if dups {
+				ro.Duplicates = 0.5
+			}
+			g, err := routing.Generate(ro)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if err := w.check(problem(g, hidden, 3, uint64(iter)), ref.ExpertFn); err != nil {
+				rt.Fatalf("%v: %v", ro, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/doorbell-net/doorbell"
+)
+
+// program is what each rank does, the same in one process and in several.
+type program struct {
+	name string
+	run  func(r *rank)
+}
+
+// programs have every operation of gin.
+var programs = []program{
+	{"puts", progPuts}, {"zero", progZero}, {"values", progValues}, {"flush", progFlush},
+	{"wrap", progWrap}, {"rolling", progRolling}, {"reset", progReset}, {"fresh", progFresh},
+	{"barriers", progBarriers}, {"lsa barrier", progLSABarrier}, {"lsa", progLSA}, {"bad team", progBadTeam},
+	{"coop", progCoop}, {"burst", progBurst}, {"contexts", progContexts}, {"rail", progRail}, {"large", progLarge},
+}
+
+// world is a job that the programs run in.
+type world struct {
+	ranks, perNode int
+	progress       string
+}
+
+func (w world) String() string {
+	s := fmt.Sprintf("%d ranks", w.ranks)
+	if w.perNode > 0 {
+		s += fmt.Sprintf(", %d a node", w.perNode)
+	}
+	if w.progress != "" {
+		s += ", " + w.progress
+	}
+	return s
+}
+
+var worlds = []world{
+	{ranks: 1}, {ranks: 2}, {ranks: 2, progress: "thread"}, {ranks: 3, perNode: 1}, {ranks: 4, perNode: 2}, {ranks: 5}, {ranks: 8, perNode: 4},
+}
+
+// TestPrograms runs every operation over worlds of many sizes and shapes in this process.
+func TestPrograms(t *testing.T) {
+	for _, w := range worlds {
+		t.Run(w.String(), func(t *testing.T) {
+			cs := local(t, w.ranks, doorbell.Options{RanksPerNode: w.perNode, Progress: w.progress})
+			for _, p := range programs {
+				if p.name == "large" && w.ranks > 3 && !long() {
+					continue // the cuts do not depend on how many ranks there are
+				}
+				t.Run(p.name, func(t *testing.T) { each(t, cs, p.run) })
+			}
+		})
+	}
+}
+
+// TestFewProcessors runs all-to-all traffic of eight ranks on one processor, and on more than there are.
+func TestFewProcessors(t *testing.T) {
+	for _, procs := range []int{1, 8} {
+		t.Run(fmt.Sprint(procs), func(t *testing.T) {
+			defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+			each(t, local(t, 8, doorbell.Options{RanksPerNode: 2}), func(r *rank) {
+				progContexts(r)
+				progBarriers(r)
+			})
+		})
+	}
+}
