@@ -132,6 +132,7 @@ func progZero(r *rank) {
 				if s, s0, k := c.ReadSignal(1), c.ReadSignal(0), c.ReadCounter(0); s != 11*n || s0 != 0 || k != n {
 					panic("a signal or counter has another value than was added")
 				}
+				ok(c.Barrier(co, world, 0), "barrier")
 			}
 		})
 		r.drop(dc, recv, send)

@@ -17,7 +17,7 @@ func progWrap(r *rank) {
 	r.run(func(t gpu.Thread) {
 		d, co := dc.Device(), gin.ByThread(t)
 		c, world := gin.Open(&d, 0), gin.World(&d)
-		start := []uint64{1<<32 - 3, -(uint64(3))}
+		start := []uint64{1<<32 - 3, 1<<64 - 3}
 		for id, v := range start {
 			ok(c.Signal(co, world, to, gin.SignalAdd(int32(id), v)), "start value")
 			ok(c.WaitSignal(co, int32(id), v, 64, gin.FromPeer(world, from)), "wait for the start value")

@@ -69,21 +69,20 @@ func (c *Context) Barrier(co Coop, team Team, id int32) Status {
 }
 
 func (c *Context) barrier(t gpu.Thread, team Team, id int32) Status {
+	for p := int32(0); p < team.Ranks; p++ {
+		if _, _, ok := c.queue(team, p); !ok {
+			return Invalid // before anything is announced: the id stays usable
+		}
+	}
 	st := c.dc.Barrier.At(int((1+c.id)*c.dc.Barriers + id)).Raw()
 	if st.Arrived == st.Done {
 		st.Arrived++
 		st.Sent = 0
 	}
 	first := c.dc.Signals + id*c.dc.Ranks // signal of this barrier from rank 0 of the world
+	// This rank is told like the others: a put to itself may be on its way too.
 	for ; int32(st.Sent) < team.Ranks; st.Sent++ {
-		p := int32(st.Sent)
-		if p == team.Rank {
-			continue
-		}
-		i, world, ok := c.queue(team, p)
-		if !ok {
-			return Invalid
-		}
+		i, world, _ := c.queue(team, int32(st.Sent))
 		d := abi.Desc{Op: abi.OpSignal, Version: abi.DescVersion, Flags: abi.FlagStrong | abi.FlagSignalInc, SigVal: 1, SigID: uint32(first + c.dc.Rank)}
 		if s := c.enqueue(t, i, world, &d, gpu.Ptr[byte]{}); s != OK {
 			return s
@@ -91,21 +90,16 @@ func (c *Context) barrier(t gpu.Thread, team Team, id int32) Status {
 	}
 	base := int(c.id) * int(c.dc.SignalStride)
 	for p := int32(0); p < team.Ranks; p++ {
-		if p == team.Rank {
-			continue
-		}
 		word := int(first + team.WorldRank(c.dc, p))
 		want := c.dc.Shadow.At(base+word).Load() + 1
-		if s := c.waitWord(t, base+word, uint32(word), want, 64, FromPeer(team, p)); s != OK {
+		if s := c.waitWord(t, base+word, abi.OpGINBarrier, uint32(id), want, 64, FromPeer(team, p)); s != OK {
 			return s
 		}
 	}
 	// All are there: count them, so that other teams of the same id find their places.
 	for p := int32(0); p < team.Ranks; p++ {
-		if p != team.Rank {
-			sh := c.dc.Shadow.At(base + int(first+team.WorldRank(c.dc, p)))
-			sh.Store(sh.Load() + 1)
-		}
+		sh := c.dc.Shadow.At(base + int(first+team.WorldRank(c.dc, p)))
+		sh.Store(sh.Load() + 1)
 	}
 	st.Done = st.Arrived
 	return OK

@@ -32,19 +32,19 @@ func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src So
 		if c.id < 0 || id < 0 || id >= c.dc.Signals || bits < 1 || bits > 64 {
 			s = Invalid
 		} else {
-			s = c.waitWord(co.t, int(c.id)*int(c.dc.SignalStride)+int(id), uint32(id), least, bits, src)
+			s = c.waitWord(co.t, int(c.id)*int(c.dc.SignalStride)+int(id), abi.OpWaitSignal, uint32(id), least, bits, src)
 		}
 	}
 	return co.end(s)
 }
 
-func (c *Context) waitWord(t gpu.Thread, i int, id uint32, least uint64, bits int32, src Source) Status {
+func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
 	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
 	seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 	if rollingLE(least, seen, bits) {
 		return OK
 	}
-	w := waiter{note: abi.Record{Op: abi.OpWaitSignal, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
+	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
 	s := OK
 	for {
 		seen = gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off

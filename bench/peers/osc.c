@@ -14,7 +14,7 @@
 #include <mpi.h>
 #include <stdatomic.h>
 
-enum { BYTES = 4 << 20, TRIPS = 2000, BATCHES = 100, SECONDS = 8, MAX_TRIPS = 1 << 22, ROUNDS = 24, PUTS = 8 };
+enum { BYTES = 4 << 20, TRIPS = 500, BATCHES = 200, SECONDS = 8, MAX_TRIPS = 1 << 22, ROUNDS = 24, PUTS = 8 };
 
 static int rank, ranks, spin;
 static MPI_Win win;

@@ -133,7 +133,7 @@ func (s *session) measure(ctx context.Context, show bool) (report.Result, error)
 	if err != nil {
 		r.Verified = false
 		if r.Error == "" {
-			r.Error = err.Error()
+			r.Error = strings.ReplaceAll(err.Error(), "\n", "; ") // joined errors come a line each
 		}
 	}
 	if r.Error != "" || len(r.Rows) == 0 {

@@ -40,7 +40,8 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 }
 
 type region struct {
-	mem []byte
+	mem  []byte
+	skew uint64 // address of its first byte modulo 8: signals need 0
 }
 
 type endpoint struct {
@@ -57,13 +58,17 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 		return 0, fmt.Errorf("import region of rank %d on rank %d: %d of its %d bytes are mapped; shm reaches only memory that this process maps",
 			peer, e.rank, len(k.Map), k.Size)
 	}
+	if e.closed.Load() {
+		return 0, fmt.Errorf("import region of rank %d on rank %d: the shm endpoint is closed", peer, e.rank)
+	}
+	m := region{k.Map, skewOf(k.Map)}
 	if n := len(e.free); n > 0 {
 		r := e.free[n-1]
 		e.free = e.free[:n-1]
-		e.regions[r] = region{k.Map}
+		e.regions[r] = m
 		return r, nil
 	}
-	e.regions = append(e.regions, region{k.Map})
+	e.regions = append(e.regions, m)
 	return netplugin.Region(len(e.regions) - 1), nil
 }
 
@@ -90,22 +95,28 @@ func (e *endpoint) one(op *netplugin.Op) error {
 	var word *uint64
 	if op.Raise {
 		// Looked up before any byte is written: an operation that fails writes nothing here.
-		mem := e.mem(op.SigDst)
-		if !netplugin.InBounds(op.SigOff, 8, uint64(len(mem))) || op.SigOff&7 != 0 {
-			return e.bounds("signal", op.Peer, op.SigOff, 8, len(mem))
+		r := e.region(op.SigDst)
+		if !netplugin.InBounds(op.SigOff, 8, uint64(len(r.mem))) {
+			return e.bounds("signals", op.Peer, op.SigOff, 8, len(r.mem))
 		}
-		word = wordAt(mem, op.SigOff)
+		if (op.SigOff|r.skew)&7 != 0 {
+			return e.misaligned(op, r.skew)
+		}
+		word = wordAt(r.mem, op.SigOff)
 	}
 	if op.Kind != netplugin.Signal {
-		mem := e.mem(op.Dst)
+		mem := e.region(op.Dst).mem
 		n := uint64(len(op.Data))
 		if !netplugin.InBounds(op.DstOff, n, uint64(len(mem))) {
-			return e.bounds("window", op.Peer, op.DstOff, n, len(mem))
+			return e.bounds("a window", op.Peer, op.DstOff, n, len(mem))
 		}
-		if op.Kind == netplugin.Put {
+		switch op.Kind {
+		case netplugin.Put:
 			copy(mem[op.DstOff:], op.Data)
-		} else {
+		case netplugin.Get:
 			copy(op.Data, mem[op.DstOff:])
+		default:
+			return e.unknown(op)
 		}
 	}
 	if word != nil {
@@ -114,16 +125,26 @@ func (e *endpoint) one(op *netplugin.Op) error {
 	return nil
 }
 
-func (e *endpoint) mem(r netplugin.Region) []byte {
+// region is where r is; one that is none has no bytes.
+func (e *endpoint) region(r netplugin.Region) region {
 	if r < 0 || int(r) >= len(e.regions) {
-		return nil
+		return region{}
 	}
-	return e.regions[r].mem
+	return e.regions[r]
 }
 
 func (e *endpoint) bounds(what string, peer int32, off, n uint64, size int) error {
-	return fmt.Errorf("shm on rank %d: %d bytes at offset %d of a %s of rank %d that has %d: %w",
+	return fmt.Errorf("shm on rank %d: %d bytes at offset %d of %s of rank %d, which has %d bytes: %w",
 		e.rank, n, off, what, peer, size, netplugin.ErrBounds)
+}
+
+func (e *endpoint) misaligned(op *netplugin.Op, skew uint64) error {
+	return fmt.Errorf("shm on rank %d: signal at offset %d of a region of rank %d that starts %d bytes past a multiple of 8: a multiple of 8 bytes is accepted",
+		e.rank, op.SigOff, op.Peer, skew)
+}
+
+func (e *endpoint) unknown(op *netplugin.Op) error {
+	return fmt.Errorf("shm on rank %d: operation of kind %d to rank %d: put, signal and get are accepted", e.rank, op.Kind, op.Peer)
 }
 
 func (e *endpoint) Poll([]netplugin.Completion) int { return 0 }

@@ -21,6 +21,9 @@ type Options struct {
 	Resident int
 	// Seed, if not 0, runs the blocks of such a grid in an order drawn from it; 0 in ascending order.
 	Seed uint64
+	// Crowded says that more processes wait than there are cores: a thread that waits then offers its core to them at
+	// once, and not only from round 16 on.
+	Crowded bool
 	// MaxWarps is the largest cooperative grid. 0: 8,192.
 	MaxWarps int
 }
@@ -85,7 +88,7 @@ func (d *Device) Idle(round int32, waited uint64) {
 		return
 	}
 	runtime.Gosched()
-	if round < 16 {
+	if round < 16 && !d.opt.Crowded {
 		return
 	}
 	if waited < uint64(time.Millisecond) {

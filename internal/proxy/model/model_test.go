@@ -192,3 +192,54 @@ func TestPlanted(t *testing.T) {
 		})
 	}
 }
+
+// TestSearch compares the search with a plain one that keeps whole states.
+func TestSearch(t *testing.T) {
+	for _, c := range right {
+		r, err := Check(c, 2_000_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.States > 20_000 {
+			continue
+		}
+		m := machine{cfg: &c}
+		first := m.initial()
+		seen := map[state]bool{first: true}
+		steps := 0
+		for todo := []state{first}; len(todo) > 0; {
+			s := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			for _, n := range m.successors(&s) {
+				steps++
+				if !seen[n.state] {
+					seen[n.state] = true
+					todo = append(todo, n.state)
+				}
+			}
+		}
+		if r.States != len(seen) || r.Steps != steps {
+			t.Errorf("%s: %v, a plain search finds %d states and %d steps", c.Name, r, len(seen), steps)
+		}
+	}
+}
+
+// TestLimits checks that an instance out of range is refused, with the value and what is accepted.
+func TestLimits(t *testing.T) {
+	for want, c := range map[string]Config{
+		"depth 3, accepted":            base("", 3, "p"),
+		"operation 'x', accepted":      base("", 2, "px"),
+		"9 puts, accepted":             base("", 2, "ppppppppp"),
+		"4 producers, accepted":        base("", 2, "p", "p", "p", "p"),
+		"modulo 8, accepted":           with(base("", 2, "ppp"), func(c *Config) { c.Wrap = 8 }),
+		"0 in flight, accepted":        with(base("", 2, "p"), func(c *Config) { c.Async = true }),
+		"3 words and a cell, accepted": with(base("", 2, "p"), func(c *Config) { c.Words, c.Cell = 3, true }),
+	} {
+		if _, err := Check(c, 1000); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, expected %q", err, want)
+		}
+	}
+	if _, err := Check(base("", 2, "ps", "s"), 1000); err == nil {
+		t.Error("an instance with more states than the limit was accepted")
+	}
+}

@@ -50,7 +50,7 @@ const Stuck = "from here no run ends with all work done"
 // Check visits every reachable state of cfg, breadth first, and then asks of each whether all work can still end.
 //
 // It returns an error if cfg is out of range or has more than limit states. States are told apart by a 64-bit hash:
-// at ten million states the chance that two share one is about 1 in 400,000.
+// at ten million states the chance that two share one is about 1 in 200,000.
 func Check(cfg Config, limit int) (Result, error) {
 	if err := cfg.validate(); err != nil {
 		return Result{}, err
