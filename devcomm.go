@@ -42,10 +42,13 @@ type signalOffer struct {
 	offer
 }
 
+// deviceCommunicator is what the call of that name is called in messages and between ranks.
+const deviceCommunicator = "device communicator"
+
 // DevComm makes a device communicator. Collective: each rank asks for the same. If it fails on one rank it fails on
 // all, with that rank's reason.
 func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
-	err := c.live("device communicator")
+	err := c.live(deviceCommunicator)
 	if err != nil {
 		return nil, err
 	}
@@ -58,14 +61,14 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 		if err == nil {
 			err = dc.connect(ctx, p)
 		} else {
-			err = c.refuse(ctx, err)
+			err = c.refuse(ctx, deviceCommunicator, err)
 		}
 	} else {
-		err = c.refuse(ctx, err)
+		err = c.refuse(ctx, deviceCommunicator, err)
 	}
 	if err != nil {
 		err = errors.Join(err, dc.free())
-		return nil, fmt.Errorf("rank %d: device communicator: %w", c.rank, err)
+		return nil, fmt.Errorf("rank %d: %s: %w", c.rank, deviceCommunicator, err)
 	}
 	c.mu.Lock()
 	c.devComms[dc] = struct{}{}
@@ -93,15 +96,15 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	c := dc.comm
 	export, err := c.endpoint.Export(dc.shared.Bytes(), true)
 	if err != nil {
-		return c.refuse(ctx, err)
+		return c.refuse(ctx, deviceCommunicator, err)
 	}
 	size := len(dc.shared.Bytes())
 	blob, err := handleBlob(dc.shared.Handle(), signalOffer{Needs: dc.needs, offer: offer{Bytes: size, Size: size, Export: export}})
 	if err != nil {
-		return c.refuse(ctx, err)
+		return c.refuse(ctx, deviceCommunicator, err)
 	}
 	offers := make([]offer, c.size)
-	err = c.exchange(ctx, blob, func(r int, b bootstrap.Blob) error {
+	err = c.exchange(ctx, deviceCommunicator, blob, func(r int, b bootstrap.Blob) error {
 		var s signalOffer
 		if err := json.Unmarshal(b.Bytes, &s); err != nil {
 			return err

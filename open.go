@@ -139,7 +139,9 @@ func open(ctx context.Context, o Options, g bootstrap.Group, alloc soft.Allocato
 	}
 	c := &Comm{
 		opt: o, rank: o.Rank, size: o.Size, group: g, plugin: plugin, endpoint: endpoint, ticked: make(chan struct{}),
-		dev:    soft.New(soft.Options{Allocator: alloc, Crowded: processes > runtime.NumCPU()}),
+		dev: soft.New(soft.Options{
+			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > runtime.GOMAXPROCS(0), CrowdedMachine: processes > runtime.NumCPU(),
+		}),
 		engine: engineOf(proxy.Choose(mode, runtime.NumCPU(), processes)),
 		lost:   map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
 		windows: map[*Window]struct{}{}, buffers: map[*Buffer]struct{}{},

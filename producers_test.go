@@ -11,7 +11,7 @@ import (
 // progCoop calls each operation by thread, by warp and by block of several warps: one issues, all get the status.
 func progCoop(r *rank) {
 	const warps, blocks, bytes = 4, 3, 700
-	dc := r.devComm(doorbell.Needs{Contexts: blocks, Signals: 2, Counters: 1, Barriers: 1, SmallPut: 64})
+	dc := r.devComm(doorbell.Needs{Contexts: blocks, Signals: 2, Counters: warps, Barriers: 1, SmallPut: 64})
 	recv, send := r.window(r.Size()*blocks*1024), r.window(blocks*1024)
 	fillPattern(send.Buffer().Bytes(), r.Rank())
 	r.sync()
@@ -56,7 +56,7 @@ func progCoop(r *rank) {
 		}
 		expect(c.WaitSignal(block, 9, 1, 64, gin.FromAny()), gin.Invalid, "wait for an unknown signal by block")
 		ok(c.ResetSignal(block, 0), "reset by block")
-		ok(c.ResetCounter(gin.ByThread(t), 0), "reset by thread")
+		ok(c.ResetCounter(gin.ByWarp(t), t.Warp()), "reset by warp, each its own")
 	})
 	r.wait()
 	r.drop(dc, recv, send)

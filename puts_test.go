@@ -102,8 +102,8 @@ func progLarge(r *rank) {
 			if v := c.ReadSignal(0); v != uint64(3*(k+1)) {
 				panic("a signal was raised for a piece")
 			}
-			ok(c.Barrier(co, world, 0), "barrier")
 			fill(got[dst-1:dst+1], canary)
+			ok(c.Barrier(co, world, 0), "barrier")
 		}
 	})
 	r.drop(dc, recv, send)

@@ -30,12 +30,16 @@ type Event struct {
 	dev device.Event
 }
 
-// Stream makes a stream.
+// Stream makes a stream. One of a communicator that is closed refuses each launch.
 func (c *Comm) Stream() *Stream {
 	s := &Stream{comm: c, dev: c.dev.NewStream()}
 	c.mu.Lock()
+	closed := c.closed
 	c.streams[s] = struct{}{}
 	c.mu.Unlock()
+	if closed {
+		_ = s.Close() // nothing runs on it
+	}
 	return s
 }
 
@@ -75,7 +79,7 @@ func (e *Event) Wait(ctx context.Context) error {
 	}
 	err := e.dev.Wait(ctx)
 	for range 1000 { // what the kernels left in their queues
-		if !c.engine.Assist(c.owner) {
+		if !c.engine.Assist(c.owner) && c.owner.Quiet() {
 			break
 		}
 	}

@@ -59,7 +59,7 @@ func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 		err = w.register(ctx)
 	} else if c.ctx.Err() == nil {
 		// The others are told, so that they do not wait for this rank.
-		err = c.refuse(ctx, err)
+		err = c.refuse(ctx, "register", err)
 	}
 	if err != nil {
 		w.unmap()
@@ -79,14 +79,14 @@ func (w *Window) register(ctx context.Context) error {
 	mem := w.buf.Bytes()
 	export, err := c.endpoint.Export(mem, false)
 	if err != nil {
-		return c.refuse(ctx, err)
+		return c.refuse(ctx, "register", err)
 	}
 	blob, err := handleBlob(w.buf.mem.Handle(), offer{Bytes: len(w.buf.mem.Bytes()), Off: w.buf.off, Size: w.buf.n, Export: export})
 	if err != nil {
-		return c.refuse(ctx, err)
+		return c.refuse(ctx, "register", err)
 	}
 	offers := make([]offer, c.size)
-	err = c.exchange(ctx, blob, func(r int, b bootstrap.Blob) error { return json.Unmarshal(b.Bytes, &offers[r]) },
+	err = c.exchange(ctx, "register", blob, func(r int, b bootstrap.Blob) error { return json.Unmarshal(b.Bytes, &offers[r]) },
 		func(blobs []bootstrap.Blob) error {
 			if w.maps, w.regions, err = c.importAll(ctx, blobs, offers); err != nil {
 				return err
@@ -123,8 +123,7 @@ func (w *Window) publish(ctx context.Context, offers []offer) error {
 	}
 	w.dev = gin.Window{Info: info, Base: w.buf.Ptr(), Size: uint64(w.buf.n), ID: id, Gen: gen}
 	if err := c.owner.AddWindow(ctx, &proxy.Window{ID: id, Gen: gen, Bytes: w.buf.Bytes(), Peers: w.regions}); err != nil {
-		c.infos.give(id)
-		return err
+		return err // withdraw gives the id back
 	}
 	gpu.Store(gpu.PtrTo(&p.Gen), gen, gpu.Release, gpu.ScopeSys)
 	return nil
@@ -161,17 +160,18 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 }
 
 // refuse is exchange for a rank that has nothing but a failure.
-func (c *Comm) refuse(ctx context.Context, mine error) error {
+func (c *Comm) refuse(ctx context.Context, what string, mine error) error {
 	text, _ := json.Marshal(offer{Err: mine.Error()})
-	if _, err := c.gather(ctx, "register", bootstrap.Blob{Bytes: text}); err != nil {
+	if _, err := c.gather(ctx, what, bootstrap.Blob{Bytes: text}); err != nil {
 		return errors.Join(mine, err)
 	}
 	return mine
 }
 
-// exchange exchanges what each rank brings, reads it, and imports it; if that fails on one rank it fails on all.
-func (c *Comm) exchange(ctx context.Context, mine bootstrap.Blob, read func(int, bootstrap.Blob) error, use func([]bootstrap.Blob) error) error {
-	blobs, err := c.gather(ctx, "register", mine)
+// exchange exchanges what each rank brings, reads it, and imports it; if that fails on one rank it fails on all. what
+// is the call: ranks that make different ones are told so.
+func (c *Comm) exchange(ctx context.Context, what string, mine bootstrap.Blob, read func(int, bootstrap.Blob) error, use func([]bootstrap.Blob) error) error {
+	blobs, err := c.gather(ctx, what, mine)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (c *Comm) exchange(ctx context.Context, mine bootstrap.Blob, read func(int,
 	if refused != nil {
 		return refused // each rank has seen the same
 	}
-	return c.agree(ctx, "register, end", err)
+	return c.agree(ctx, what+", end", err)
 }
 
 func closeFDs(own bool, b bootstrap.Blob) {

@@ -55,24 +55,32 @@ func (c *Context) queue(team Team, peer int32) (index, world int32, ok bool) {
 // is neither.
 type Action struct {
 	value   uint64
-	signal  int32 // id + 1
-	counter int32 // id + 1
+	signal  int32 // id + 1, less than 0 for an id that cannot be
+	counter int32 // the same
 	add     bool
+}
+
+// plus1 is id + 1, and less than 0 for an id that is negative or has no next.
+func plus1(id int32) int32 {
+	if id < 0 {
+		return id
+	}
+	return id + 1
 }
 
 // None is no action.
 func None() Action { return Action{} }
 
 // SignalInc adds 1 to signal id of the target. It is strong.
-func SignalInc(id int32) Action { return Action{signal: id + 1, value: 1} }
+func SignalInc(id int32) Action { return Action{signal: plus1(id), value: 1} }
 
 // SignalAdd adds v to signal id of the target. It is strong.
-func SignalAdd(id int32, v uint64) Action { return Action{signal: id + 1, value: v, add: true} }
+func SignalAdd(id int32, v uint64) Action { return Action{signal: plus1(id), value: v, add: true} }
 
 // Counter also adds 1 to counter id of this rank when the source of this put may be reused. It says nothing of the
 // target.
 func (a Action) Counter(id int32) Action {
-	a.counter = id + 1
+	a.counter = plus1(id)
 	return a
 }
 

@@ -26,33 +26,37 @@ func ByWarp(t gpu.Thread) Coop { return Coop{t, coopWarp} }
 func ByBlock(t gpu.Thread) Coop { return Coop{t, coopBlock} }
 
 // begin gathers the threads and says whether this one issues. What all of them wrote is visible to it.
-func (co Coop) begin() bool {
-	switch co.kind {
-	case coopWarp:
+func (co Coop) begin() bool { return co.kind == coopThread || co.gather() }
+
+func (co Coop) gather() bool {
+	if co.kind == coopWarp {
 		co.t.SyncWarp()
 		return co.t.Lane() == 0
-	case coopBlock:
-		co.t.SyncBlock()
-		return co.t.Index() == 0
 	}
-	return true
+	co.t.SyncBlock()
+	return co.t.Index() == 0
 }
 
 // end gives the issuing thread's status to all, and what it saw before.
 func (co Coop) end(s Status) Status {
-	switch co.kind {
-	case coopWarp:
+	if co.kind == coopThread {
+		return s
+	}
+	return co.spread(s)
+}
+
+func (co Coop) spread(s Status) Status {
+	if co.kind == coopWarp {
 		s = Status(gpu.ShflIdx(co.t, uint32(s), 0))
 		co.t.SyncWarp()
-	case coopBlock:
-		p := shared.Of(co.t)
-		if co.t.Index() == 0 {
-			*p = s
-		}
-		co.t.SyncBlock()
-		s = *p
+		return s
 	}
-	return s
+	p := shared.Of(co.t)
+	if co.t.Index() == 0 {
+		*p = s
+	}
+	co.t.SyncBlock()
+	return *p
 }
 
 // shared carries a status to the threads of a block. The next call's begin comes between its reads and its next write.

@@ -14,20 +14,13 @@ import (
 // room in the queue, until the deadline; a put that timed out left nothing behind. Invalid: an offset and size past
 // the end of either window, a window that is not registered any more, an id or a peer that is not there.
 func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
-	s := OK
-	if co.begin() {
-		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, act)
+	if !co.begin() {
+		return co.end(OK)
 	}
-	return co.end(s)
-}
-
-func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
 	i, world, ok := c.queue(team, peer)
-	if !ok || !c.actionValid(act) || !validWindow(dst) || !validWindow(src) {
-		return Invalid
-	}
-	if !inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) || !inBounds(srcOff, bytes, src.Size) {
-		return Invalid
+	if !ok || !c.actionValid(act) || !validWindow(dst) || !validWindow(src) ||
+		!inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) || !inBounds(srcOff, bytes, src.Size) {
+		return co.end(Invalid)
 	}
 	d := abi.Desc{Op: abi.OpPut, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, SrcWin: src.ID, Src: srcOff}
 	from := src.Base.Byte(srcOff)
@@ -41,29 +34,22 @@ func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff ui
 	} else if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
-	return c.post(t, i, world, &d, act, from)
+	return co.end(c.post(co.t, i, world, &d, act, from))
 }
 
 // PutValue stores the low bytes (1 to 8) of value at (dst, dstOff) of a peer, and then does the action. It needs no
 // source: nothing is to be released or kept.
 func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
-	s := OK
-	if co.begin() {
-		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, act)
+	if !co.begin() {
+		return co.end(OK)
 	}
-	return co.end(s)
-}
-
-func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstOff, value, bytes uint64, act Action) Status {
 	i, world, ok := c.queue(team, peer)
-	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || !validWindow(dst) {
-		return Invalid
-	}
-	if !inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) {
-		return Invalid
+	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || !validWindow(dst) ||
+		!inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) {
+		return co.end(Invalid)
 	}
 	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
-	return c.post(t, i, world, &d, act, gpu.Ptr[byte]{})
+	return co.end(c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{}))
 }
 
 // Signal does the action without a payload. It is strong: it covers the earlier puts of this context to the peer.

@@ -44,10 +44,24 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 	if rollingLE(least, seen, bits) {
 		return OK
 	}
-	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
-	s := OK
-	for {
+	begin(t)
+	// The first looks need none of what a longer wait keeps.
+	for range pollsPerIdle {
 		seen = gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
+		if rollingLE(least, seen, bits) {
+			return OK
+		}
+		t.Relax()
+	}
+	return c.waitLonger(t, i, op, id, least, bits, src)
+}
+
+func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
+	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
+	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
+	s := c.pause(t, &w, src)
+	for {
+		seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 		if rollingLE(least, seen, bits) {
 			return OK
 		}
@@ -55,7 +69,11 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 			return s // after one more look: it may have come before its sender was lost
 		}
 		w.note.Seen = seen
-		s = c.step(t, &w, src)
+		if w.polls++; w.polls&(pollsPerIdle-1) != 0 {
+			t.Relax()
+		} else {
+			s = c.pause(t, &w, src)
+		}
 	}
 }
 

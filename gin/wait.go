@@ -7,9 +7,8 @@ import (
 	"github.com/doorbell-net/doorbell/internal/abi"
 )
 
-// pollsPerIdle is how many looks a wait takes between two looks at the clock, a power of two. On the software device
-// the waiting thread may have to move the data itself, so it turns to that sooner.
-const pollsPerIdle = 8 + 56*(gpu.WarpSize/32)
+// pollsPerIdle is how many looks a wait takes between two looks at the clock, a power of two.
+const pollsPerIdle = 64
 
 // noteAfter is when a wait leaves word of itself for the host to log, ns.
 const noteAfter = 10e9
@@ -27,8 +26,25 @@ type waiter struct {
 func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 	w.polls++
 	if w.polls&(pollsPerIdle-1) != 0 {
+		if w.polls == 1 {
+			begin(t)
+		}
+		t.Relax()
 		return OK
 	}
+	return c.pause(t, w, src)
+}
+
+// begin is called when the first look of a wait found nothing. On the software device the waiting thread may have to
+// move the data itself, and what it waits for may be the answer to what it has just posted.
+func begin(t gpu.Thread) {
+	if gpu.WarpSize == 1 {
+		t.Idle(0, 0)
+	}
+}
+
+// pause is called every pollsPerIdle looks: it looks for reasons to end the wait, and gives way. OK: look again.
+func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 	now := t.Clock()
 	if w.start == 0 {
 		w.start = now

@@ -2,6 +2,8 @@
 
 package gpu
 
+import "github.com/doorbell-net/doorbell/internal/sys"
+
 // Thread is the identity of the calling thread: the first parameter of each kernel. Grids are measured in warps: a
 // block has Warps warps of [WarpSize] lanes, a grid has Blocks blocks.
 //
@@ -50,6 +52,14 @@ func (t Thread) Clock() uint64 { return t.w.block.Env.Clock() }
 // then gives way: to goroutines, from round 16 on to other processes, and after a millisecond it sleeps for a
 // millisecond at most. On a GPU it is a short sleep of the thread.
 func (t Thread) Idle(round int32, waited uint64) { t.w.block.Env.Idle(round, waited) }
+
+// Relax is what a loop that polls a word calls between two looks: it leaves the core's units to whoever shares them. On a
+// GPU it is nothing.
+func (t Thread) Relax() {
+	if WarpSize == 1 {
+		sys.Pause()
+	}
+}
 
 // Wake wakes the host thread that sleeps on the word at p, if one does. On a GPU it does nothing: a store of a GPU
 // wakes nobody, and no host thread sleeps while one of its kernels is resident.

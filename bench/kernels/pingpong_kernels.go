@@ -28,14 +28,15 @@ type Exchange struct {
 	Bytes   uint64
 	Iters   uint64
 	Base    uint64          // value of signal 0 before
-	Samples gpu.Ptr[uint32] // ns per iteration, room for Iters; nil: none
+	Samples gpu.Ptr[uint32] // ns per iteration, mean of Every, room for Iters/Every; nil: none
+	Every   uint64          // iterations of a sample
 	Result  gpu.Ptr[Result]
 	Peer    int32
 	LSA     int32 // 1: by stores, 0: by put
 }
 
 // PingPong sends Bytes there and back Iters times; the lower rank begins. One thread; put and signal are one
-// operation. A sample is one round trip.
+// operation. A sample is the mean of Every round trips: a look at the clock takes as long as a line's way.
 //
 //gpu:kernel
 func PingPong(t gpu.Thread, a Exchange) {
@@ -62,9 +63,9 @@ func PingPong(t gpu.Thread, a Exchange) {
 				return
 			}
 		}
-		if !a.Samples.IsNil() {
+		if !a.Samples.IsNil() && (i+1)%a.Every == 0 {
 			now := t.Clock()
-			a.Samples.At(int(i)).Store(uint32(min(now-last, 1<<32-1)))
+			a.Samples.At(int(i / a.Every)).Store(uint32(min((now-last)/a.Every, 1<<32-1)))
 			last = now
 		}
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -172,7 +173,7 @@ func (s *session) child(ctx context.Context) error {
 	}
 	r, err := s.measure(ctx, rank == 0)
 	if rank == 0 {
-		wire, werr := r.Wire()
+		wire, werr := json.Marshal(r)
 		if werr == nil {
 			_, werr = pipe.Write(wire)
 		}

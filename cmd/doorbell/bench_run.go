@@ -9,6 +9,9 @@ import (
 	core "github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/benches"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/proxy"
+	"github.com/doorbell-net/doorbell/internal/sys"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 )
 
@@ -31,6 +34,9 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 	bc := benches.Config{
 		Sizes: cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
 		TopK: cfg.TopK, Experts: cfg.Experts, Routing: cfg.Routing, Record: cfg.Record, Inject: cfg.Inject, Step: cfg.Step,
+	}
+	if err := bindRank(cfg); err != nil {
+		return report.Result{}, err
 	}
 	var comms []*core.Comm
 	var err error
@@ -62,6 +68,9 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 				rc.Step = nil
 			}
 			r, err := benches.Run(ctx, c, name, rc)
+			if errors.Is(err, core.ErrNotSupported) {
+				err = unavailablef("%w", err)
+			}
 			if err != nil {
 				err = errors.Join(err, c.Close()) // the others' waits for it end
 			}
@@ -80,4 +89,25 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 		err = errors.Join(err, c.Close())
 	}
 	return result, err
+}
+
+// bindRank binds a rank that is a process to one core, in turn by local rank, as the C peers that it is compared with
+// are: a pair that shares a core measures the kernel's scheduler. Ranks with a progress thread have two busy threads and
+// are left to the kernel.
+func bindRank(cfg benchConfig) error {
+	if cfg.Local || !cfg.Bind || cfg.Progress == "thread" || !env.LocalRank.IsSet(nil) {
+		return nil
+	}
+	rank, err := env.LocalRank.Get(nil)
+	if err != nil {
+		return err
+	}
+	cpus, err := sys.CPUs()
+	if err != nil {
+		return nil // another system: its scheduler decides
+	}
+	if progress, err := proxy.ParseMode(cfg.Progress); err != nil || proxy.Choose(progress, len(cpus), cfg.Ranks) == proxy.Thread {
+		return err
+	}
+	return sys.Bind(cpus[rank%len(cpus)])
 }

@@ -88,6 +88,7 @@ type benchConfig struct {
 	jobFlags
 	Local    bool          // all ranks in this process
 	Progress string        // auto, thread or assisted
+	Bind     bool          // bind each process to a core where none polls beside it
 	Sizes    []int64       // bytes, in the order asked for; none for ll, ht and fused
 	Iters    int           // timed operations per size; 0: the bench chooses
 	Warmup   int           // operations before them; -1: the bench chooses
@@ -121,6 +122,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Device       string  `json:"device"`
 		Local        bool    `json:"local"`
 		Progress     string  `json:"progress"`
+		Bind         bool    `json:"bind"`
 		Sizes        []int64 `json:"sizes,omitempty"`
 		Iters        int     `json:"iters"`
 		Warmup       int     `json:"warmup"`
@@ -136,7 +138,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Routing      string  `json:"routing,omitempty"`
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
-	}{c.Ranks, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
+	}{c.Ranks, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
 		on[c.LSA], c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op})
 }
 
@@ -153,6 +155,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	b.jobFlags.register(f, b.kind.ranks)
 	f.BoolVar(&b.Local, "local", false, "run all ranks in one process")
 	f.StringVar(&b.Progress, "progress", "", "who drives the proxy: `auto|thread|assisted` (default: DOORBELL_PROGRESS, or auto)")
+	f.BoolVar(&b.Bind, "bind", true, "bind each rank's process to a core, in turn, unless a progress thread polls beside its kernels")
 	if b.kind.sizes != "" {
 		f.StringVar(&b.sizes, "sizes", b.kind.sizes, "message `SIZES`: a range by powers of two as 4..4M, or a list as 8,64,1K")
 	}
@@ -251,8 +254,8 @@ func (c *benchConfig) checkMoE() error {
 	if c.TopK > c.Experts {
 		return usagef("--topk %d: there are only %d experts", c.TopK, c.Experts)
 	}
-	if c.Experts%c.Ranks != 0 {
-		return usagef("--experts %d: it must be a multiple of the number of ranks, which is %d", c.Experts, c.Ranks)
+	if c.DType == "fp8" {
+		return unavailablef("--dtype fp8: not built yet")
 	}
 	return oneOf("--dtype", c.DType, "bf16", "fp8")
 }

@@ -143,6 +143,21 @@ func (e *Engine) round() (worked bool) {
 	return worked
 }
 
+func (e *Engine) quiet() bool {
+	for _, o := range *e.owners.Load() {
+		if !o.Quiet() {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Engine) audit() {
+	for _, o := range *e.owners.Load() {
+		o.Audit()
+	}
+}
+
 // poll is the dedicated thread. It never enters Go's scheduler while it polls: that costs a locked goroutine 20 us.
 func (e *Engine) poll(stopped chan struct{}) {
 	runtime.LockOSThread()
@@ -166,13 +181,17 @@ func (e *Engine) poll(stopped chan struct{}) {
 			continue
 		}
 		atomic.StoreUint32(&e.asleep, 1)
-		if !e.round() && !e.ending.Load() {
+		// A producer stores its descriptor and then looks at asleep, with no fence between: that stands here, where it is
+		// rare. Without it (an old kernel) a wake may be lost, and the nap bounds the harm.
+		sys.Membarrier()
+		if e.quiet() && !e.ending.Load() {
 			sys.FutexWait(&e.asleep, 1, nap)
 			nap = min(2*nap, backstopMax)
 		} else {
 			nap = backstopMin
 		}
 		atomic.StoreUint32(&e.asleep, 0)
+		e.audit()
 		idle = 0
 	}
 }
@@ -194,6 +213,7 @@ func (e *Engine) backstop(stop, stopped chan struct{}) {
 		for n := 0; n < 1000 && e.round(); n++ { // a thousand passes at most before it looks at stop
 			worked = true
 		}
+		e.audit()
 		if nap = min(2*nap, backstopMax); worked {
 			nap = backstopMin
 		}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/sys"
 	"github.com/doorbell-net/doorbell/netplugin"
@@ -21,7 +22,11 @@ const (
 	passNs    = 50_000
 	tableSize = 1024
 	batchOps  = 32
-	stuckNs   = 1_000_000_000
+	// A ticket whose descriptor does not come for so long has lost its producer. Looks further apart than auditGap count
+	// as that far: the whole process may have been stopped.
+	stuckNs    = 1_000_000_000
+	auditGap   = 20_000_000
+	auditEvery = 256 // passes
 	// Queues up to here are all looked at in each pass; of more, those announced and a share.
 	sweepAll = 16
 )
@@ -29,9 +34,8 @@ const (
 // Owner is the progress of one rank. Its methods are safe for concurrent use.
 type Owner struct {
 	rank int
-	lock atomic.Uint32
-	busy atomic.Bool // the last pass found something
-	_    [48]byte
+	lock uint32 // 1 while somebody holds it
+	_    [52]byte
 
 	// All below belongs to the holder of lock.
 	comms   []*DevComm
@@ -41,6 +45,7 @@ type Owner struct {
 	tab     table
 	cursor  int    // where the sweep goes on
 	swept   uint64 // when it last had gone round
+	audited uint64 // when dead producers were last looked for
 	ops     [batchOps]netplugin.Op
 	descs   [batchOps]abi.Desc
 	entries [batchOps]int32
@@ -67,7 +72,7 @@ func NewOwner(rank int, onFail func(error)) *Owner {
 // hold takes the lock for a host call that changes the owner's tables. Passes are short, so it looks again until ctx
 // ends.
 func (o *Owner) hold(ctx context.Context) error {
-	for i := 0; !o.lock.CompareAndSwap(0, 1); i++ {
+	for i := 0; !atomic.CompareAndSwapUint32(&o.lock, 0, 1); i++ {
 		if i&63 == 63 {
 			if err := ctx.Err(); err != nil {
 				return fmt.Errorf("rank %d: wait for progress to pause: %w", o.rank, context.Cause(ctx))
@@ -79,7 +84,7 @@ func (o *Owner) hold(ctx context.Context) error {
 	return nil
 }
 
-func (o *Owner) release() { o.lock.Store(0) }
+func (o *Owner) release() { gpu.Store(gpu.PtrTo(&o.lock), 0, gpu.Release, gpu.ScopeSys) }
 
 // With runs f while no pass runs. f must not block.
 func (o *Owner) With(ctx context.Context, f func()) error {
@@ -113,21 +118,25 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 	})
 }
 
-// RemoveDevComm stops serving it, after what is on its way has ended or ctx has.
+// RemoveDevComm stops serving it, after what was posted to it has ended or ctx has.
 func (o *Owner) RemoveDevComm(ctx context.Context, dc *DevComm) error {
 	for {
-		flying := 0
+		left := 0
 		err := o.With(ctx, func() {
+			var w [abi.DescWords]uint64
 			for _, q := range dc.queues {
-				flying += q.flying
+				left += q.flying
+				if !q.dead && q.read(q.head, &w) {
+					left++
+				}
 			}
-			if flying == 0 {
+			if left == 0 {
 				o.comms = slices.DeleteFunc(o.comms, func(c *DevComm) bool { return c == dc })
 				o.queues = slices.DeleteFunc(o.queues, func(q *queue) bool { return q.dc == dc })
 				o.cursor = 0
 			}
 		})
-		if err != nil || flying == 0 {
+		if err != nil || left == 0 {
 			return err
 		}
 		o.Pass()
@@ -182,35 +191,49 @@ func (o *Owner) Stats(ctx context.Context) (s Stats, err error) {
 // Pass looks at the queues once and moves what it finds, if nobody else does so just now. It says whether it moved
 // something.
 func (o *Owner) Pass() bool {
-	if o.lock.Load() != 0 || !o.lock.CompareAndSwap(0, 1) {
+	if atomic.LoadUint32(&o.lock) != 0 || !atomic.CompareAndSwapUint32(&o.lock, 0, 1) {
 		return false
 	}
 	worked := o.pass()
-	failed := o.failed
-	o.failed = nil
-	o.lock.Store(0)
-	for _, err := range failed {
-		o.onFail(err)
-	}
+	o.finish()
 	return worked
 }
 
+// finish gives the lock back, and then reports what failed under it.
+func (o *Owner) finish() {
+	if o.failed == nil {
+		o.release()
+		return
+	}
+	failed := o.failed
+	o.failed = nil
+	o.release()
+	for _, err := range failed {
+		o.onFail(err)
+	}
+}
+
 func (o *Owner) pass() bool {
-	o.stats.Passes++
+	if o.stats.Passes++; o.stats.Passes%auditEvery == 0 {
+		o.audit()
+	}
 	budget := passOps
 	if o.flying > 0 {
 		o.poll()
 	}
 	n := len(o.queues)
 	if n <= sweepAll {
-		for i := range n {
-			q := o.queues[(o.cursor+i)%n]
+		for i, at := 0, o.cursor; i < n; i++ {
+			q := o.queues[at]
+			if at++; at == n {
+				at = 0
+			}
 			if q.dead || !(q.ready() || q.announced()) {
 				continue
 			}
 			// The budget counts bytes too: it bounds the pass without a look at the clock.
 			if budget -= o.drain(q, budget); budget <= 0 {
-				o.cursor = (o.cursor + i + 1) % n
+				o.cursor = at // the rest is first next time
 				break
 			}
 		}
@@ -257,4 +280,47 @@ func (o *Owner) poll() {
 			}
 		}
 	}
+}
+
+// Audit looks for producers that died between ticket and descriptor. Drivers that pass rarely call it each time.
+func (o *Owner) Audit() {
+	if atomic.CompareAndSwapUint32(&o.lock, 0, 1) {
+		o.audit()
+		o.finish()
+	}
+}
+
+// audit aborts a queue that stands still for a second before a ticket that is out: nobody waits on it for ever.
+func (o *Owner) audit() {
+	now := sys.Nanotime()
+	gap := min(now-o.audited, auditGap)
+	o.audited = now
+	for _, q := range o.queues {
+		out := gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head
+		var w [abi.DescWords]uint64
+		if q.dead || !out || q.head != q.seen || q.room() == 0 || q.read(q.head, &w) {
+			q.seen, q.stuck = q.head, 0
+			continue
+		}
+		if q.stuck += gap; q.stuck > stuckNs {
+			o.fail(q, abi.Aborted, &abi.Desc{}, errDied)
+		}
+	}
+}
+
+// Quiet says whether there is nothing to do, and nobody doing it: whoever drives the owner may sleep.
+func (o *Owner) Quiet() bool {
+	if !atomic.CompareAndSwapUint32(&o.lock, 0, 1) {
+		return false
+	}
+	defer o.release()
+	if o.flying > 0 {
+		return false
+	}
+	for _, q := range o.queues {
+		if !q.dead && (q.ready() || q.announced()) {
+			return false
+		}
+	}
+	return true
 }

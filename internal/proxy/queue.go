@@ -26,12 +26,14 @@ type queue struct {
 
 	head      uint64   // next ticket to take
 	completed uint64   // contiguous prefix whose sources may be reused
-	ended     []uint64 // bit per slot: ended, though an earlier one has not
+	ended     []uint64 // bit per ticket from completed on: ended, though an earlier one has not
 	flying    int      // operations posted and not ended
 	cut       uint64   // bytes of the operation at head that are posted already
 	cutEntry  int32    // its place in the table, while cut > 0
 	dead      bool     // failed or lost: nothing more is taken
-	stuck     uint64   // since when the slot at head is empty though a later one was announced, 0 if it is not
+	prod      *abi.Producer
+	seen      uint64 // head when it was looked at for a dead producer
+	stuck     uint64 // for how long, ns, a ticket has been out whose descriptor is not there
 }
 
 func newQueue(dc *DevComm, q *abi.Queue, ctx, peer int32) *queue {
@@ -39,8 +41,8 @@ func newQueue(dc *DevComm, q *abi.Queue, ctx, peer int32) *queue {
 	first := FirstTicket(depth)
 	return &queue{
 		dc: dc, ctx: ctx, peer: peer,
-		slots: q.Slots, cells: q.Cells, hint: q.Hint, index: q.Index.Raw(), mask: q.Mask, shift: q.Shift,
-		head: first, completed: first, ended: make([]uint64, (depth+63)/64), cutEntry: none,
+		slots: q.Slots, cells: q.Cells, hint: q.Hint, index: q.Index.Raw(), prod: q.Prod.Raw(), mask: q.Mask, shift: q.Shift,
+		head: first, completed: first, ended: make([]uint64, span/64), cutEntry: none,
 	}
 }
 
@@ -95,16 +97,23 @@ func (q *queue) took() {
 	gpu.Store(gpu.PtrTo(&q.index.Consumed), q.head, gpu.Release, gpu.ScopeSys)
 }
 
+// span is how far head may be ahead of completed: a slot is free long before its operation has ended, so the queue's
+// depth does not bound it.
+const span = 4096
+
+// room is how many more operations may be taken before an earlier one has to end.
+func (q *queue) room() int { return span - int(q.head-q.completed) }
+
 // end notes that the operation of a ticket is locally complete, and publishes the contiguous prefix.
 func (q *queue) end(ticket uint64) {
 	if ticket != q.completed {
-		s := ticket & q.mask
+		s := ticket % span
 		q.ended[s/64] |= 1 << (s % 64)
 		return
 	}
 	q.completed++
 	for q.completed != q.head {
-		s := q.completed & q.mask
+		s := q.completed % span
 		if q.ended[s/64]&(1<<(s%64)) == 0 {
 			break
 		}

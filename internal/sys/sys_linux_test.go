@@ -86,6 +86,24 @@ func TestFutex(t *testing.T) {
 	}
 }
 
+func TestBind(t *testing.T) {
+	before, err := CPUs()
+	if err != nil || len(before) == 0 {
+		t.Fatal(before, err)
+	}
+	defer Bind(before...)
+	last := before[len(before)-1]
+	if err := Bind(last); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := CPUs(); err != nil || len(now) != 1 || now[0] != last {
+		t.Errorf("bound to %d, may use %v (%v)", last, now, err)
+	}
+	if err := Bind(); err == nil {
+		t.Error("bound to no processor at all")
+	}
+}
+
 func TestMemAvailableTakesTheTightestLimit(t *testing.T) {
 	proc, cg := t.TempDir(), t.TempDir()
 	write := func(file, text string) {

@@ -18,6 +18,9 @@ func FutexWait(addr *uint32, val uint32, d time.Duration) { time.Sleep(min(d, ti
 // FutexWake does nothing: sleepers end by time.
 func FutexWake(addr *uint32, n uint32) {}
 
+// Membarrier does nothing here.
+func Membarrier() {}
+
 // Yield lets another goroutine run.
 func Yield() { runtime.Gosched() }
 
@@ -32,6 +35,12 @@ func Unmap(b []byte) error { return errLinuxOnly }
 
 // CloseFD is not available on this system.
 func CloseFD(fd int) error { return errLinuxOnly }
+
+// CPUs is not known on this system.
+func CPUs() ([]int, error) { return nil, errLinuxOnly }
+
+// Bind is not available on this system.
+func Bind(cpus ...int) error { return errLinuxOnly }
 
 // MemAvailable is not known on this system: ok is false.
 func MemAvailable() (bytes uint64, ok bool) { return 0, false }

@@ -4,7 +4,11 @@
 // into the first operation that fits, so that a test can see whether it is noticed.
 package fault
 
-import "github.com/doorbell-net/doorbell/netplugin"
+import (
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/netplugin"
+)
 
 func init() { netplugin.RegisterWrapper(wrapper{}) }
 
@@ -23,6 +27,12 @@ type plugin struct {
 func (p *plugin) Name() string { return "fault+" + p.Plugin.Name() }
 
 func (p *plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
+	switch p.faults.Inject {
+	case "", netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal:
+	default:
+		return nil, fmt.Errorf("open %s on rank %d: inject %q, %s, %s and %s are accepted", p.Name(), c.Rank, p.faults.Inject,
+			netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal)
+	}
 	e, err := p.Plugin.Open(c)
 	if err != nil || p.faults.Inject == "" || c.Rank != p.faults.Rank {
 		return e, err
@@ -45,8 +55,10 @@ func (e *endpoint) Post(ops []netplugin.Op) int {
 			continue
 		}
 		// Those before it go first; it goes alone, so that a network that takes fewer does not lose the fault.
-		if n := e.Endpoint.Post(ops[:i]); n < i || i > 0 && ops[i-1].State == netplugin.Failed {
-			return n
+		if i > 0 {
+			if n := e.Endpoint.Post(ops[:i]); n < i || ops[i-1].State == netplugin.Failed {
+				return n
+			}
 		}
 		return i + e.postSpoilt(&ops[i])
 	}
@@ -75,7 +87,9 @@ func (e *endpoint) postSpoilt(op *netplugin.Op) int {
 	n := e.Endpoint.Post(bad[:])
 	if n == 1 {
 		op.State, op.Err = bad[0].State, bad[0].Err
-		e.inject = ""
+		if op.State != netplugin.Failed { // one that is refused does no harm: the fault is still to come
+			e.inject = ""
+		}
 	}
 	return n
 }

@@ -26,7 +26,11 @@ func checkOpen(t testing.TB, h Harness) {
 			t.Errorf("open of rank %d of %d ranks was not refused", c.Rank, c.Ranks)
 		}
 	}
-	newWorld(t, h, 64).verify("after opening")
+	w := newWorld(t, h, 64)
+	if n := w.ranks[0].ep.Post(nil); n != 0 {
+		t.Errorf("Post took %d of no operations", n)
+	}
+	w.verify("after opening")
 }
 
 // sizes are those that put and get are tried with.

@@ -62,7 +62,7 @@ func checkPayloadFirst(t testing.TB, h Harness) {
 // checkConcurrent: a target that polls in a goroutine of its own reads a payload when it has seen the signal. The race
 // detector sees it if the signal does not order them.
 func checkConcurrent(t testing.TB, h Harness) {
-	const n, slot = 64, 512
+	const n, slot = 48, 512
 	w := newWorld(t, h, n*slot)
 	ops := make([]netplugin.Op, n)
 	want := w.random(n * slot)

@@ -4,6 +4,7 @@ package plugintest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -16,7 +17,7 @@ import (
 
 const (
 	page    = 4096
-	words   = 256 // of a rank's signals; the last ones are the fences'
+	words   = 64 // of a rank's signals; the last ones are the fences'
 	poison  = netplugin.State(0xee)
 	maxPoll = 5
 )
@@ -27,6 +28,7 @@ type world struct {
 	h      Harness
 	powers netplugin.Powers
 	rng    *rand.Rand
+	bytes  *rand.ChaCha8
 	ranks  []*member
 	size   int // of a rank's data
 	token  uint64
@@ -79,6 +81,7 @@ func newWorld(t testing.TB, h Harness, size int) *world {
 	t.Helper()
 	w := &world{
 		t: t, h: h, powers: h.Plugin.Powers(), rng: rand.New(rand.NewPCG(h.Seed, uint64(size))), size: size,
+		bytes: rand.NewChaCha8([32]byte(binary.NativeEndian.AppendUint64(make([]byte, 24, 32), h.Seed))),
 		lanes: map[lane]*laneState{}, token: h.Seed,
 	}
 	for r := range h.Ranks {
@@ -110,8 +113,11 @@ func newWorld(t testing.TB, h Harness, size int) *world {
 func guarded(n int) memory {
 	all := make([]byte, n+3*page)
 	start := page + int(-gpu.PtrOf(all).Addr()&(page-1))
-	for i := range all {
-		all[i] = byte(i*7) | 1
+	for i := range 251 {
+		all[i] = byte(i) | 1
+	}
+	for n := 251; n < len(all); n *= 2 {
+		copy(all[n:], all[:n])
 	}
 	want := slices.Clone(all)
 	return memory{all: all, mem: all[start : start+n], wantAll: want, want: want[start : start+n], start: start, end: start + n}
@@ -181,9 +187,7 @@ func (w *world) expect(op *netplugin.Op) {
 // random is n random bytes.
 func (w *world) random(n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(w.rng.Uint32())
-	}
+	w.bytes.Read(b)
 	return b
 }
 

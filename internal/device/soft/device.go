@@ -21,9 +21,10 @@ type Options struct {
 	Resident int
 	// Seed, if not 0, runs the blocks of such a grid in an order drawn from it; 0 in ascending order.
 	Seed uint64
-	// Crowded says that more processes wait than there are cores: a thread that waits then offers its core to them at
-	// once, and not only from round 16 on.
-	Crowded bool
+	// CrowdedProcess says that more ranks of this process wait than there are processors: a thread that waits gives way to
+	// them before it polls. CrowdedMachine says so of processes: then it offers its core from the first round on, and
+	// not only from round 16.
+	CrowdedProcess, CrowdedMachine bool
 	// MaxWarps is the largest cooperative grid. 0: 8,192.
 	MaxWarps int
 }
@@ -87,8 +88,11 @@ func (d *Device) Idle(round int32, waited uint64) {
 	if f := d.progress.Load(); f != nil && (*f)() {
 		return
 	}
+	if waited == 0 && !d.opt.CrowdedProcess {
+		return // the wait has just begun: look again before giving way
+	}
 	runtime.Gosched()
-	if round < 16 && !d.opt.Crowded {
+	if waited == 0 || round < 16 && !d.opt.CrowdedMachine {
 		return
 	}
 	if waited < uint64(time.Millisecond) {

@@ -195,14 +195,16 @@ func TestPlanted(t *testing.T) {
 
 // TestSearch compares the search with a plain one that keeps whole states.
 func TestSearch(t *testing.T) {
+	if raceEnabled {
+		t.Skip("one goroutine, see raceEnabled")
+	}
+	compared := 0
 	for _, c := range right {
-		r, err := Check(c, 2_000_000)
+		r, err := Check(c, 15_000)
 		if err != nil {
-			t.Fatal(err)
+			continue // too large to keep whole
 		}
-		if r.States > 20_000 {
-			continue
-		}
+		compared++
 		m := machine{cfg: &c}
 		first := m.initial()
 		seen := map[state]bool{first: true}
@@ -221,6 +223,9 @@ func TestSearch(t *testing.T) {
 		if r.States != len(seen) || r.Steps != steps {
 			t.Errorf("%s: %v, a plain search finds %d states and %d steps", c.Name, r, len(seen), steps)
 		}
+	}
+	if compared < 3 {
+		t.Errorf("only %d instances were compared", compared)
 	}
 }
 

@@ -269,6 +269,9 @@ func (l *ll) checkSums(iter uint64) {
 // signals compares all signals with what the routing says they must be.
 func (l *ll) signals() error {
 	b, g := l.b, l.route
+	if err := b.c.Barrier(b.ctx); err != nil { // all have sent theirs: see checkSignals
+		return err
+	}
 	s, err := l.moe.Signals(b.ctx, b.st)
 	if err != nil {
 		return err

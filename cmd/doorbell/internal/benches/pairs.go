@@ -16,6 +16,12 @@ import (
 // one is the grid of a latency kernel.
 var one = doorbell.Grid{Blocks: 1, Warps: 1}
 
+// meanOf is how many round trips one sample is the mean of, for sizes below meanBelow: there the clock's 25 ns count.
+const (
+	meanOf    = 16
+	meanBelow = 64 << 10
+)
+
 // total is about how long the timed parts of a run take together.
 const total = 4 * time.Second
 
@@ -65,25 +71,40 @@ func (b *bench) pingPong() error {
 }
 
 func (b *bench) pingPongSize(size int64) error {
-	var h report.Hist
+	// Median and minimum are of means of some trips, so that the clock is not part of them; the tail is of single trips.
+	var h, tail report.Hist
 	var timed kernels.Result
 	err := b.rounds(size, b.peer() != b.c.Rank(), func(iters int) (uint64, error) {
 		r, err := measured(b, kernels.PingPongKernel, one, b.exchange(size, iters))
 		b.base += uint64(iters)
 		return r.Ns / uint64(max(iters, 1)), err
 	}, func(iters int) (err error) {
-		x := b.exchange(size, iters)
-		x.Samples = b.samples()
-		timed, err = measured(b, kernels.PingPongKernel, one, x)
-		b.base += uint64(iters)
-		if b.c.Rank() < b.peer() {
-			for _, ns := range gpu.Slice(b.samples(), iters) {
-				h.Record(uint64(ns))
+		for _, run := range []struct {
+			h     *report.Hist
+			every int
+		}{{&h, meanOf}, {&tail, 1}} {
+			n := max(iters/2/run.every, 1)
+			x := b.exchange(size, n*run.every)
+			x.Samples, x.Every = b.samples(), uint64(run.every)
+			r, err := measured(b, kernels.PingPongKernel, one, x)
+			b.base += uint64(n * run.every)
+			if err != nil {
+				return err
+			}
+			timed.Ns += r.Ns
+			timed.Count += r.Count
+			if b.c.Rank() < b.peer() {
+				for _, ns := range gpu.Slice(b.samples(), n) {
+					run.h.Record(uint64(ns))
+				}
 			}
 		}
-		return err
+		return nil
 	})
 	p := part{Ns: timed.Ns}
+	if p.Tail, _ = tail.AppendBinary(nil); size >= meanBelow {
+		h.Merge(&tail)
+	}
 	if b.c.Rank() < b.peer() {
 		p.Count = timed.Count
 	}
@@ -136,8 +157,11 @@ func (b *bench) rounds(size int64, receives bool, try func(iters int) (uint64, e
 		}
 	}
 	iters, err := b.iterations(ns, total/time.Duration(max(len(b.cfg.Sizes), 4)))
-	if err != nil || idle {
+	if err != nil {
 		return err
+	}
+	if idle {
+		return b.checkSignals()
 	}
 	if err := timed(iters); err != nil {
 		return err
@@ -277,7 +301,7 @@ func (b *bench) coldRounds(size int64, runs func(int) (kernels.Result, error)) (
 		}
 	}
 	if idle {
-		return timed, nil
+		return timed, b.checkSignals()
 	}
 	return timed, b.checkSignals(b.base)
 }
@@ -303,13 +327,17 @@ func (b *bench) rate() error {
 		r, err = measured(b, kernels.RateKernel, one, a)
 	}
 	p := part{Ns: r.Ns}
-	receiver := b.c.Rank() > b.peer()
-	if err == nil && receiver {
-		p.Count = r.Count
-		b.checked += int64(8 * r.Count)
-		err = b.checkSignals(r.Count, 0, 1)
-	} else if err == nil && b.c.Rank() < b.peer() {
-		err = b.checkSignals(0, r.Count/kernels.RateAck, 0)
+	if err == nil {
+		switch {
+		case b.c.Rank() > b.peer():
+			p.Count = r.Count
+			b.checked += int64(8 * r.Count)
+			err = b.checkSignals(r.Count, 0, 1)
+		case b.c.Rank() < b.peer():
+			err = b.checkSignals(0, r.Count/kernels.RateAck, 0)
+		default:
+			err = b.checkSignals()
+		}
 	}
 	parts, err := b.share(p, nil, err)
 	if err != nil {

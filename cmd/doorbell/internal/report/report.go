@@ -17,11 +17,11 @@ import (
 // Row is one measured point. Its JSON names are a contract with scripts.
 //
 // Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
-// Left out when zero, that is when a bench has no such figure: p50_us, p99_us, min_us (bw and rate time no single
+// Left out when zero, that is when a bench has no such figure: label, p50_us, p99_us, min_us, max_us (bw and rate time no single
 // operation), GBps (10^9 bytes a second, payload only) and Mops (10^6 operations a second).
 // Figures are written with six significant digits.
 type Row struct {
-	// Label tells rows of one bench apart in table and chart, as dispatch and combine of ll. It is not in the JSON.
+	// Label tells rows of one bench apart, as dispatch and combine of ll; empty where there is one kind.
 	Label    string
 	Bytes    int64  // payload of one operation
 	Ranks    int    // ranks in the world
@@ -36,12 +36,14 @@ type Row struct {
 	P50US        float64 // median, microseconds
 	P99US        float64 // 99th percentile, microseconds
 	MinUS        float64 // minimum, microseconds
+	MaxUS        float64 // longest single operation, microseconds
 	GBps         float64
 	Mops         float64
 	CheckedBytes int64 // bytes compared with values that the receiver computed by itself
 }
 
 type rowJSON struct {
+	Label        string  `json:"label,omitempty"`
 	Bytes        int64   `json:"bytes"`
 	Ranks        int     `json:"ranks"`
 	Nodes        int     `json:"nodes"`
@@ -54,6 +56,7 @@ type rowJSON struct {
 	P50US        float64 `json:"p50_us,omitempty"`
 	P99US        float64 `json:"p99_us,omitempty"`
 	MinUS        float64 `json:"min_us,omitempty"`
+	MaxUS        float64 `json:"max_us,omitempty"`
 	GBps         float64 `json:"GBps,omitempty"`
 	Mops         float64 `json:"Mops,omitempty"`
 	CheckedBytes int64   `json:"checked_bytes"`
@@ -62,23 +65,24 @@ type rowJSON struct {
 // MarshalJSON writes the row with the names of the contract. A figure that is not a number is left out.
 func (r Row) MarshalJSON() ([]byte, error) {
 	return json.Marshal(rowJSON{
+		Label: r.Label,
 		Bytes: r.Bytes, Ranks: r.Ranks, Nodes: r.Nodes, Net: r.Net, Backend: r.Backend, Device: r.Device,
 		Progress: r.Progress, Emulated: r.Emulated, Iters: r.Iters,
-		P50US: figure(r.P50US), P99US: figure(r.P99US), MinUS: figure(r.MinUS),
+		P50US: figure(r.P50US), P99US: figure(r.P99US), MinUS: figure(r.MinUS), MaxUS: figure(r.MaxUS),
 		GBps: figure(r.GBps), Mops: figure(r.Mops), CheckedBytes: r.CheckedBytes,
 	})
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON, up to rounding and Label.
+// UnmarshalJSON is the inverse of MarshalJSON, up to rounding.
 func (r *Row) UnmarshalJSON(b []byte) error {
 	var j rowJSON
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
 	*r = Row{
-		Bytes: j.Bytes, Ranks: j.Ranks, Nodes: j.Nodes, Net: j.Net, Backend: j.Backend, Device: j.Device,
+		Label: j.Label, Bytes: j.Bytes, Ranks: j.Ranks, Nodes: j.Nodes, Net: j.Net, Backend: j.Backend, Device: j.Device,
 		Progress: j.Progress, Emulated: j.Emulated, Iters: j.Iters,
-		P50US: j.P50US, P99US: j.P99US, MinUS: j.MinUS, GBps: j.GBps, Mops: j.Mops, CheckedBytes: j.CheckedBytes,
+		P50US: j.P50US, P99US: j.P99US, MinUS: j.MinUS, MaxUS: j.MaxUS, GBps: j.GBps, Mops: j.Mops, CheckedBytes: j.CheckedBytes,
 	}
 	return nil
 }
@@ -112,17 +116,11 @@ type resultJSON struct {
 	Rows     []Row           `json:"rows"`
 	Verified bool            `json:"verified"`
 	Error    string          `json:"error,omitempty"`
-	Labels   []string        `json:"labels,omitempty"` // of the rows; only between our own processes
 }
 
 // MarshalJSON writes {"bench","config","host","rows","verified"} and, only when there is one, "error".
 // A result with an error is never written as verified, nor is one without rows.
-func (r Result) MarshalJSON() ([]byte, error) { return r.encode(false) }
-
-// Wire encodes the result for Decode of another of our processes: the same object, with the rows' labels.
-func (r Result) Wire() ([]byte, error) { return r.encode(true) }
-
-func (r Result) encode(labels bool) ([]byte, error) {
+func (r Result) MarshalJSON() ([]byte, error) {
 	config := json.RawMessage("{}")
 	if r.Config != nil {
 		b, err := json.Marshal(r.Config)
@@ -137,16 +135,10 @@ func (r Result) encode(labels bool) ([]byte, error) {
 	if rows == nil {
 		rows = []Row{}
 	}
-	j := resultJSON{
+	return json.Marshal(resultJSON{
 		Bench: r.Bench, Config: config, Host: r.Host, Rows: rows,
 		Verified: r.Verified && r.Error == "" && len(rows) > 0, Error: r.Error,
-	}
-	if labels {
-		for _, row := range rows {
-			j.Labels = append(j.Labels, row.Label)
-		}
-	}
-	return json.Marshal(j)
+	})
 }
 
 // WriteJSON writes the result as one JSON object on one line, so that files of results are JSON lines.
@@ -183,12 +175,6 @@ func Decode(b []byte) (Result, error) {
 	}
 	if j.Verified && (j.Error != "" || len(j.Rows) == 0) {
 		return Result{}, fmt.Errorf("decode result: verified with %d rows and error %q", len(j.Rows), j.Error)
-	}
-	if len(j.Labels) > len(j.Rows) {
-		return Result{}, fmt.Errorf("decode result: %d labels for %d rows", len(j.Labels), len(j.Rows))
-	}
-	for i, l := range j.Labels {
-		j.Rows[i].Label = l
 	}
 	r := Result{Bench: j.Bench, Host: j.Host, Rows: j.Rows, Verified: j.Verified, Error: j.Error}
 	if len(j.Config) > 0 {

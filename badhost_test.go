@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// says fails the test unless the error is there and has each text in it.
+func says(t testing.TB, err error, what string, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error", what)
+		return
+	}
+	for _, s := range texts {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%s: the error does not say %q: %v", what, s, err)
+		}
+	}
+}
+
+// TestBadOptions asks for communicators that cannot be.
+func TestBadOptions(t *testing.T) {
+	for _, c := range []struct {
+		n    int
+		o    doorbell.Options
+		says []string
+	}{
+		{0, doorbell.Options{}, []string{"0 ranks", "1 to 4096"}},
+		{-3, doorbell.Options{}, []string{"-3 ranks", "1 to 4096"}},
+		{4097, doorbell.Options{}, []string{"4097 ranks", "1 to 4096"}},
+		{4, doorbell.Options{RanksPerNode: 3}, []string{"3 ranks per node", "divisor of the 4"}},
+		{4, doorbell.Options{RanksPerNode: 8}, []string{"8 ranks per node", "divisor of the 4"}},
+		{4, doorbell.Options{RanksPerNode: -1}, []string{"-1 ranks per node"}},
+		{2, doorbell.Options{Timeout: -time.Second}, []string{"timeout -1s", "more than 0"}},
+		{2, doorbell.Options{Net: "carrier-pigeon"}, []string{`"carrier-pigeon"`, "shm"}},
+		{2, doorbell.Options{Net: "bad+shm"}, []string{`"bad"`, "fault"}},
+		{2, doorbell.Options{Backend: "x"}, []string{`backend "x"`, "proxy"}},
+		{2, doorbell.Options{Backend: "gdaki"}, []string{"gdaki", "not built yet"}},
+		{2, doorbell.Options{Device: "abacus"}, []string{`device "abacus"`, "soft"}},
+		{2, doorbell.Options{Device: "cuda"}, []string{"cuda", "not built yet"}},
+		{2, doorbell.Options{Progress: "never"}, []string{`progress "never"`, "thread", "assisted"}},
+		{2, doorbell.Options{Inject: "rain"}, []string{`inject "rain"`, "bitflip", "lostput", "doublesignal"}},
+	} {
+		cs, err := doorbell.Local(c.n, c.o)
+		if cs != nil {
+			t.Errorf("Local(%d, %+v) made ranks", c.n, c.o)
+		}
+		says(t, err, strings.Join(c.says, ", "), c.says...)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testBound)
+	defer cancel()
+	t.Setenv("DOORBELL_RANK", "")
+	t.Setenv("DOORBELL_WORLD_SIZE", "")
+	_, err := doorbell.Open(ctx, doorbell.Options{})
+	says(t, err, "Open without a job", "DOORBELL_RANK", "DOORBELL_WORLD_SIZE", "doorbell run")
+	for _, rank := range []int{-1, 2, 5} {
+		_, err = doorbell.Open(ctx, doorbell.Options{Rank: rank, Size: 2, Addr: "unix:@nobody"})
+		says(t, err, "rank out of range", "of 2 ranks", "0 to 1")
+	}
+	_, err = doorbell.Open(ctx, doorbell.Options{Rank: 0, Size: 6, RanksPerNode: 4, Addr: "unix:@nobody"})
+	says(t, err, "ranks per node", "4 ranks per node", "divisor of the 6")
+	t.Setenv("DOORBELL_RANKS_PER_NODE", "0")
+	_, err = doorbell.Local(2)
+	says(t, err, "environment", "DOORBELL_RANKS_PER_NODE", `"0"`)
+}
+
+// TestBadNeeds asks for device communicators that cannot be, on all ranks and on one alone. Each rank gets an error at
+// once, and the next, good one works.
+func TestBadNeeds(t *testing.T) {
+	bad := []struct {
+		n    doorbell.Needs
+		says []string
+	}{
+		{doorbell.Needs{Contexts: 1025}, []string{"1025 contexts", "1 to 1024"}},
+		{doorbell.Needs{Contexts: -1}, []string{"-1 contexts", "1 to 1024"}},
+		{doorbell.Needs{Signals: 1<<20 + 1}, []string{"1048577 signals", "0 to 1048576"}},
+		{doorbell.Needs{Signals: -1}, []string{"-1 signals"}},
+		{doorbell.Needs{Counters: 1<<20 + 1}, []string{"1048577 counters", "0 to 1048576"}},
+		{doorbell.Needs{Counters: -7}, []string{"-7 counters"}},
+		{doorbell.Needs{Barriers: 4097}, []string{"4097 barriers", "0 to 4096"}},
+		{doorbell.Needs{Barriers: -1}, []string{"-1 barriers"}},
+		{doorbell.Needs{QueueDepth: 1}, []string{"1 queue depth", "2 to 65536"}},
+		{doorbell.Needs{QueueDepth: 1 << 17}, []string{"131072 queue depth", "2 to 65536"}},
+		{doorbell.Needs{QueueDepth: 3}, []string{"queue depth 3", "power of two"}},
+		{doorbell.Needs{QueueDepth: 1000}, []string{"queue depth 1000", "power of two"}},
+		{doorbell.Needs{SmallPut: 7}, []string{"7 small put", "8 to 256"}},
+		{doorbell.Needs{SmallPut: 257}, []string{"257 small put", "8 to 256"}},
+		// Each is accepted by itself; together they are more than there is.
+		{doorbell.Needs{Contexts: 1024, Signals: 1 << 20, Counters: 1 << 20}, []string{"need", "have", "out of memory"}},
+	}
+	each(t, local(t, 3, doorbell.Options{}), func(r *rank) {
+		for _, b := range bad {
+			dc, err := r.DevComm(r.ctx, b.n)
+			says(r, err, "needs of all", append(b.says, "rank ")...)
+			one := doorbell.Needs{}
+			if r.Rank() == 1 {
+				one = b.n
+			}
+			if dc != nil || err == nil {
+				r.fail("%+v were granted", b.n)
+			}
+			_, err = r.DevComm(r.ctx, one)
+			says(r, err, "needs of rank 1", append(b.says, "rank 1")...)
+		}
+		for _, differ := range []doorbell.Needs{{Signals: 2 + r.Rank()}, {Contexts: 1 + r.Rank()}, {Rail: r.Rank() == 2}, {QueueDepth: 2 << r.Rank()}} {
+			_, err := r.DevComm(r.ctx, differ)
+			says(r, err, "needs that differ", "must agree", "rank ")
+		}
+		r.drop(r.devComm(doorbell.Needs{Signals: 1}))
+	})
+}
+
+// TestBadRegister registers what cannot be a window; what fails on one rank fails on all, with its reason, and the next
+// window works.
+func TestBadRegister(t *testing.T) {
+	other := local(t, 1, doorbell.Options{})[0]
+	theirs, err := other.Alloc(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, local(t, 3, doorbell.Options{}), func(r *rank) {
+		good := r.alloc(64)
+		freed := r.alloc(64)
+		part, err := freed.Slice(8, 8)
+		r.must(err)
+		r.must(freed.Free())
+		for _, bad := range []struct {
+			b    *doorbell.Buffer
+			says string
+		}{{nil, "no buffer"}, {freed, "closed"}, {part, "closed"}, {theirs, "communicator"}} {
+			_, err := r.Register(r.ctx, bad.b)
+			says(r, err, "on all ranks", "register", bad.says, "rank ")
+			b := good
+			if r.Rank() == 2 {
+				b = bad.b
+			}
+			w, err := r.Register(r.ctx, b)
+			says(r, err, "on rank 2 alone", "register", bad.says, "rank 2")
+			if w != nil {
+				r.fail("a window was made")
+			}
+		}
+		w, err := r.Register(r.ctx, good)
+		r.must(err)
+		says(r, good.Free(), "free under a window", "1 windows", "rank ")
+		r.drop(w)
+		r.must(good.Free())
+		r.must(good.Free())
+	})
+}
+
+// TestBadMemory asks for memory that cannot be.
+func TestBadMemory(t *testing.T) {
+	c := local(t, 1, doorbell.Options{})[0]
+	for _, n := range []int{0, -1, -1 << 40} {
+		_, err := c.Alloc(n)
+		says(t, err, "alloc", "rank 0", "at least 1")
+	}
+	_, err := c.Alloc(1 << 50)
+	says(t, err, "alloc of a petabyte", "need 1125899906842624 bytes", "have ")
+	if !errors.Is(err, doorbell.ErrOutOfMemory) {
+		t.Errorf("is not ErrOutOfMemory: %v", err)
+	}
+	b, err := c.Alloc(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range [][2]int{{-1, 5}, {0, 0}, {0, 101}, {100, 1}, {1 << 62, 1 << 62}, {5, -1}, {101, -1}} {
+		_, err := b.Slice(s[0], s[1])
+		says(t, err, "slice", "rank 0", "has 100")
+	}
+	s, err := b.Slice(10, 90)
+	if err != nil || s.Len() != 90 || len(s.Bytes()) != 90 || s.Ptr().Addr() != b.Ptr().Addr()+10 {
+		t.Errorf("slice of the last 90 bytes: %v", err)
+	}
+}
+
+// TestBadCalls has ranks that make different collective calls, or fewer: each gets an error that names both, and does
+// not wait for its deadline.
+func TestBadCalls(t *testing.T) {
+	start := time.Now()
+	cs := local(t, 2, doorbell.Options{})
+	each(t, cs, func(r *rank) {
+		b := r.alloc(64)
+		var err error
+		if r.Rank() == 0 {
+			_, err = r.Register(r.ctx, b)
+		} else {
+			_, err = r.DevComm(r.ctx, doorbell.Needs{})
+		}
+		says(r, err, "window against device communicator", "register", "device communicator", "rank 0", "rank 1")
+	})
+	each(t, cs, func(r *rank) {
+		var err error
+		if r.Rank() == 0 {
+			err = r.Barrier(r.ctx)
+		} else {
+			_, err = r.AllGather(r.ctx, nil)
+		}
+		says(r, err, "barrier against all-gather", "barrier", "all-gather", "rank 0", "rank 1")
+	})
+	if took := time.Since(start); took > testBound/2 {
+		t.Errorf("took %v: somebody waited for the deadline", took)
+	}
+	each(t, cs, func(r *rank) {
+		if r.Rank() == 0 { // rank 1 does not call at all
+			ctx, cancel := context.WithTimeout(r.ctx, 50*time.Millisecond)
+			defer cancel()
+			err := r.Barrier(ctx)
+			says(r, err, "a call that the other does not make", "barrier", "rank 1", "deadline")
+		}
+	})
+}
+
+// TestAfterClose calls what is closed.
+func TestAfterClose(t *testing.T) {
+	c := local(t, 1, doorbell.Options{})[0]
+	b, err := c.Alloc(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := c.Stream()
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed := func(what string, err error) {
+		t.Helper()
+		says(t, err, what, "rank 0", "closed")
+	}
+	_, err = c.Alloc(64)
+	closed("alloc", err)
+	_, err = c.Register(t.Context(), b)
+	closed("register", err)
+	_, err = c.DevComm(t.Context(), doorbell.Needs{})
+	closed("device communicator", err)
+	closed("barrier", c.Barrier(t.Context()))
+	_, err = c.AllGather(t.Context(), nil)
+	closed("all-gather", err)
+	nop := kernel("nop", func(gpu.Thread) {})
+	closed("launch", doorbell.Launch(st, nop, one, struct{}{}))
+	closed("launch on a new stream", doorbell.Launch(c.Stream(), nop, one, struct{}{}))
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package benches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	_ "github.com/doorbell-net/doorbell/netplugin/fault"
+)
+
+// runAll runs a benchmark on n ranks of this process, and returns rank 0's result and all ranks' errors.
+func runAll(t *testing.T, name string, n int, o doorbell.Options, cfg Config) (report.Result, error) {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.Inject != "" {
+		o.Net = "fault+shm"
+	}
+	comms, err := doorbell.Local(n, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type end struct {
+		rank int
+		r    report.Result
+		err  error
+	}
+	ends := make(chan end, n)
+	for i, c := range comms {
+		go func() {
+			r, err := Run(context.Background(), c, name, cfg)
+			ends <- end{i, r, errors.Join(err, c.Close())}
+		}()
+	}
+	var first report.Result
+	for range comms {
+		e := <-ends
+		if e.rank == 0 {
+			first = e.r
+		}
+		err = errors.Join(err, e.err)
+	}
+	return first, err
+}
+
+func small(lsa bool) Config {
+	return Config{Sizes: []int64{8, 4096}, Iters: 1024, Warmup: 2, Seed: 5, LSA: lsa, Tokens: 6, Hidden: 64, TopK: 3, Experts: 9}
+}
+
+// sized are the sizes that a benchmark takes.
+func sized(name string, c Config) Config {
+	if name == "rate" {
+		c.Sizes = []int64{8}
+	}
+	return c
+}
+
+var names = []string{"pingpong", "bw", "rate", "alltoall", "ll"}
+
+func TestVerified(t *testing.T) {
+	for _, name := range names {
+		for _, lsa := range []bool{true, false} {
+			for _, n := range []int{1, 2, 3, 4} {
+				if n == 1 && name != "alltoall" && name != "ll" {
+					continue // it takes two to exchange
+				}
+				t.Run(fmt.Sprintf("%s-%d-lsa=%v", name, n, lsa), func(t *testing.T) {
+					cfg := sized(name, small(lsa))
+					cfg.Iters = 64
+					r, err := runAll(t, name, n, doorbell.Options{}, cfg)
+					if err != nil || !r.Verified || r.Error != "" {
+						t.Fatalf("verified %v, %q, %v", r.Verified, r.Error, err)
+					}
+					for _, row := range r.Rows {
+						if row.CheckedBytes == 0 || row.Iters == 0 {
+							t.Errorf("row proves nothing: %+v", row)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// A benchmark that does not notice what went wrong proves nothing when all goes right.
+func TestInjectedFaultsAreNoticed(t *testing.T) {
+	if underRace {
+		t.Skip("an injected fault breaks the order that signals give: the race detector reports it, rightly")
+	}
+	for _, name := range names {
+		for _, inject := range []string{"bitflip", "lostput", "doublesignal"} {
+			for _, lsa := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s-%s-lsa=%v", name, inject, lsa), func(t *testing.T) {
+					r, err := runAll(t, name, 2, doorbell.Options{Inject: inject, Timeout: 2 * time.Second}, sized(name, small(lsa)))
+					if r.Verified {
+						t.Errorf("verified in spite of it; errors: %v", err)
+					}
+					if r.Error == "" && err == nil {
+						t.Error("nothing says what was wrong")
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestVirtualNodes(t *testing.T) {
+	for _, name := range []string{"alltoall", "ll"} {
+		r, err := runAll(t, name, 4, doorbell.Options{RanksPerNode: 2}, small(true))
+		if err != nil || !r.Verified {
+			t.Fatalf("%s: %v %q %v", name, r.Verified, r.Error, err)
+		}
+		if row := r.Rows[0]; row.Nodes != 2 || row.Net != "lsa+shm" || !row.Emulated {
+			t.Errorf("%s: row does not say what it is: %+v", name, row)
+		}
+	}
+}
+
+func TestRoutingIsRecordedAndRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "routing")
+	cfg := small(true)
+	cfg.Record = file
+	if r, err := runAll(t, "ll", 2, doorbell.Options{}, cfg); err != nil || !r.Verified {
+		t.Fatalf("record: %v %v", r.Error, err)
+	}
+	cfg.Record, cfg.Routing, cfg.Seed = "", file, 77
+	if r, err := runAll(t, "ll", 2, doorbell.Options{}, cfg); err != nil || !r.Verified {
+		t.Fatalf("replay: %v %v", r.Error, err)
+	}
+	if _, err := runAll(t, "ll", 3, doorbell.Options{Timeout: 2 * time.Second}, cfg); err == nil || !strings.Contains(err.Error(), "of 2 ranks") {
+		t.Errorf("a routing of 2 ranks on 3: %v", err)
+	}
+	if err := os.WriteFile(file, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runAll(t, "ll", 2, doorbell.Options{Timeout: 2 * time.Second}, cfg); err == nil {
+		t.Error("a routing file of rubbish accepted")
+	}
+}
+
+func TestUnknownBench(t *testing.T) {
+	if _, err := runAll(t, "coll", 1, doorbell.Options{}, small(true)); !errors.Is(err, doorbell.ErrNotSupported) {
+		t.Errorf("got %v", err)
+	}
+}

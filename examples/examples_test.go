@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package examples_test builds each example as a newcomer would who copied it: in a module of another path.
+package examples_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/doorbell-net/doorbell" // so that a change there runs this test again, and what it needs is downloaded
+)
+
+// maxLines is for the whole main.go.
+const maxLines = 80
+
+// example is a folder, and what is to be seen of it.
+type example struct {
+	name         string
+	ranks        int    // in one process
+	says         string // of each rank
+	right, wrong string // a change of the source by which what is sent is wrong
+}
+
+var examples = []example{
+	{"alltoall", 4, "262144 bytes received, all right", "a.Win, uint64(p)*chunk, chunk", "a.Win, 0, chunk"},
+	{"pingpong", 2, "1000 messages received, all right", "i*i+1, 8", "i*i+1+i/1999, 8"},
+}
+
+// public is what an example may import besides the standard library.
+var public = []string{"github.com/doorbell-net/doorbell", "github.com/doorbell-net/doorbell/gin", "github.com/doorbell-net/doorbell/gpu"}
+
+// TestEachFolder: none is forgotten here.
+func TestEachFolder(t *testing.T) {
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() && !slices.ContainsFunc(examples, func(x example) bool { return x.name == e.Name() }) {
+			t.Errorf("examples/%s is tried by no test", e.Name())
+		}
+	}
+}
+
+// TestSource: an example is short, and imports what another module can.
+func TestSource(t *testing.T) {
+	for _, x := range examples {
+		files, err := filepath.Glob(filepath.Join(x.name, "*.go"))
+		if err != nil || len(files) != 2 {
+			t.Fatalf("examples/%s has the files %v (want main.go and kernels_gpuc.go)", x.name, files)
+		}
+		for _, file := range files {
+			text := read(t, file)
+			if n := bytes.Count(text, []byte("\n")); n > maxLines {
+				t.Errorf("%s has %d lines, %d are accepted", file, n, maxLines)
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, im := range f.Imports {
+				path, err := strconv.Unquote(im.Path.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(path, ".") && !slices.Contains(public, path) {
+					t.Errorf("%s imports %s (want the standard library, and of others %v)", file, path, public)
+				}
+			}
+		}
+	}
+}
+
+// TestOneProcess: it runs with no launcher, each rank says that all is right, and the status is 0.
+func TestOneProcess(t *testing.T) {
+	for _, x := range examples {
+		t.Run(x.name, func(t *testing.T) {
+			status, stdout, stderr := run(t, build(t, x, false))
+			if status != 0 || stderr != "" {
+				t.Errorf("status %d (want 0), on standard error:\n%s", status, stderr)
+			}
+			checkLines(t, x, x.ranks, stdout, "")
+		})
+	}
+}
+
+// TestWrong: one that sends wrong bytes notices, and ends with status 1.
+func TestWrong(t *testing.T) {
+	for _, x := range examples {
+		t.Run(x.name, func(t *testing.T) {
+			status, stdout, stderr := run(t, build(t, x, true))
+			if status != 1 || !strings.Contains(stderr, "wrong") {
+				t.Errorf("status %d (want 1), standard error %q (want what is wrong), standard output:\n%s", status, stderr, stdout)
+			}
+		})
+	}
+}
+
+// TestLaunched: "doorbell run" starts it as a process for each rank.
+func TestLaunched(t *testing.T) {
+	doorbell := filepath.Join(t.TempDir(), "doorbell")
+	command(t, "..", []string{"CGO_ENABLED=0"}, "go", "build", "-o", doorbell, "./cmd/doorbell")
+	for _, x := range examples {
+		t.Run(x.name, func(t *testing.T) {
+			for _, broken := range []bool{false, true} {
+				program := build(t, x, broken)
+				status, stdout, stderr := run(t, doorbell, "run", "-n", fmt.Sprint(x.ranks), "--", program)
+				if broken {
+					if status != 1 {
+						t.Errorf("status %d of one that sends wrong bytes (want 1):\n%s%s", status, stdout, stderr)
+					}
+					continue
+				}
+				if status != 0 {
+					t.Errorf("status %d (want 0), on standard error:\n%s", status, stderr)
+				}
+				checkLines(t, x, x.ranks, stdout, "[%d] ")
+			}
+		})
+	}
+}
+
+// checkLines wants one line of each rank, in any order.
+func checkLines(t *testing.T, x example, ranks int, stdout, prefix string) {
+	t.Helper()
+	var want []string
+	for r := range ranks {
+		line := fmt.Sprintf("rank %d of %d: %s", r, ranks, x.says)
+		if prefix != "" {
+			line = fmt.Sprintf(prefix, r) + line
+		}
+		want = append(want, line)
+	}
+	got := strings.Split(strings.TrimSpace(stdout), "\n")
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("output %q (want %q)", got, want)
+	}
+}
+
+// build copies an example into a module of its own and builds it there; broken makes the change that sends wrong bytes.
+func build(t *testing.T, x example, broken bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"main.go", "kernels_gpuc.go"} {
+		text := string(read(t, filepath.Join(x.name, name)))
+		if broken && name == "main.go" {
+			if strings.Count(text, x.right) != 1 {
+				t.Fatalf("%q must stand once in %s/main.go", x.right, x.name)
+			}
+			text = strings.Replace(text, x.right, x.wrong, 1)
+		}
+		write(t, filepath.Join(dir, name), text)
+	}
+	write(t, filepath.Join(dir, "go.mod"), "module example.com/newcomer/"+x.name+"\n\ngo 1.26.0\n\n"+
+		"require github.com/doorbell-net/doorbell v0.0.0\n\nreplace github.com/doorbell-net/doorbell => "+root+"\n")
+	write(t, filepath.Join(dir, "go.sum"), string(read(t, "../go.sum")))
+	program := filepath.Join(dir, x.name)
+	// Nothing is downloaded: what the library needs was there to build this test.
+	env := []string{"CGO_ENABLED=0", "GOFLAGS=-mod=mod", "GOPROXY=off", "GOSUMDB=off", "GOWORK=off", "GOTOOLCHAIN=local"}
+	command(t, dir, env, "go", "build", "-o", program, ".")
+	return program
+}
+
+// command runs a command that must end well.
+func command(t *testing.T, dir string, env []string, name string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s in %s: %v\n%s", cmd, dir, err, out)
+	}
+}
+
+// run runs a program, as if no launcher had started this test, and returns its status and output.
+func run(t *testing.T, name string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = 5 * time.Second
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DOORBELL_") })
+	cmd.Env = append(cmd.Env, "DOORBELL_TIMEOUT=20s")
+	var out, err bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &err
+	failure := cmd.Run()
+	var exit *exec.ExitError
+	if failure != nil && !errors.As(failure, &exit) {
+		t.Fatalf("%s: %v", cmd, failure)
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("%s: no end within a minute\n%s%s", cmd, out.String(), err.String())
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), err.String()
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
