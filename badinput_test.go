@@ -101,6 +101,7 @@ func refuseAll(r *rank, small int) {
 	})
 	recv.untouched(r, "refused operations")
 	send.untouched(r, "refused operations")
+	r.sync()
 	r.run(func(t gpu.Thread) {
 		d, co := dc.Device(), gin.ByThread(t)
 		c, world := gin.Open(&d, 1), gin.World(&d)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
@@ -169,7 +170,7 @@ func (c *Comm) Lost() map[int]error {
 // lose ends all waits for a rank.
 func (c *Comm) lose(rank int, cause error) {
 	c.mu.Lock()
-	if c.closed || c.lost[rank] != nil {
+	if c.lost[rank] != nil {
 		c.mu.Unlock()
 		return
 	}
@@ -198,15 +199,14 @@ func (c *Comm) Revoke() { c.end(abi.Revoked, ErrRevoked) }
 
 func (c *Comm) end(s abi.Status, cause error) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.ended == abi.OK {
 		c.ended = s
+		c.cancel(cause) // status and reason are of the same call
 	}
-	s = c.ended
 	for dc := range c.devComms {
-		dc.end(s)
+		dc.end(c.ended)
 	}
-	c.mu.Unlock()
-	c.cancel(cause)
 }
 
 // housekeep logs who is waited for for long.
@@ -225,7 +225,11 @@ func (c *Comm) housekeep() {
 			p := gpu.PtrTo(&dc.abi.Control.Raw().Waiter)
 			if r := readRecord(p); r != nil {
 				w := causeOf(c.rank, r)
-				c.opt.Log.Warn("a kernel waits for long", "rank", c.rank, "for", w.Op, "peer", w.Peer, "context", w.Context,
+				what := "a kernel waits for long"
+				if w.Status == gin.Timeout {
+					what = "a wait of a kernel timed out"
+				}
+				c.opt.Log.Warn(what, "rank", c.rank, "for", w.Op, "peer", w.Peer, "context", w.Context,
 					"id", w.ID, "wanted", w.Wanted, "seen", w.Seen, "since", w.Since)
 				gpu.Store(gpu.PtrTo(&p.Raw().State), 0, gpu.Release, gpu.ScopeSys)
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/proxy"
+	"github.com/doorbell-net/doorbell/internal/sys"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -84,6 +85,9 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 }
 
 func (dc *DevComm) alloc(p plan) (err error) {
+	if have, ok := sys.MemAvailable(); ok && uint64(p.shared)+uint64(p.own) > have {
+		return fmt.Errorf("need %d bytes, have %d: %w", p.shared+p.own, have, ErrOutOfMemory) // before any of it is taken
+	}
 	if dc.shared, err = dc.comm.dev.Alloc(p.shared); err != nil {
 		return err
 	}
@@ -252,13 +256,15 @@ func (dc *DevComm) Close() error {
 	defer cancel()
 	c.mu.Lock()
 	streams := keys(c.streams)
-	delete(c.devComms, dc)
 	c.mu.Unlock()
 	for _, s := range streams {
 		if err := s.idle(ctx); err != nil {
 			return fmt.Errorf("rank %d: close device communicator: %w", c.rank, err)
 		}
 	}
+	c.mu.Lock()
+	delete(c.devComms, dc) // not before: kernels that still ran were to hear of Abort and of lost ranks
+	c.mu.Unlock()
 	err := c.owner.RemoveDevComm(ctx, dc.proxy)
 	dc.mu.Lock()
 	defer dc.mu.Unlock()

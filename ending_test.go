@@ -66,8 +66,8 @@ func TestShortDeadline(t *testing.T) {
 		if r.Rank() == 0 {
 			r.run(func(t gpu.Thread) {
 				d, co := dc.Device(), gin.ByThread(t)
+				d.Timeout = uint64(deadline)
 				c := gin.Open(&d, 0)
-				c.SetTimeout(uint64(deadline))
 				for name, wait := range waits {
 					for range 3 {
 						start := t.Clock()

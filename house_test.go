@@ -86,7 +86,7 @@ var device = []house.DeviceRule{
 	{
 		Name:    "gpu",
 		Match:   func(p string) bool { return strings.HasPrefix(p, "gpu/") },
-		Allowed: []string{"math", "math/bits", "runtime", "sync", "sync/atomic", "time", "unsafe", "./internal/num"},
+		Allowed: []string{"math", "math/bits", "runtime", "sync", "sync/atomic", "time", "unsafe", "./internal/num", "./internal/sys"},
 	},
 	{
 		Name:    "gin",

@@ -23,7 +23,7 @@ import (
 )
 
 // maxLines is for the whole main.go.
-const maxLines = 80
+const maxLines = 60
 
 // example is a folder, and what is to be seen of it.
 type example struct {

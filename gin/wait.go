@@ -55,13 +55,18 @@ func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 		leave(gpu.PtrTo(&c.dc.Control.Raw().Cause), &w.note, s)
 		return s
 	}
+	s := OK
 	if waited >= c.timeout {
-		return Timeout
+		s = Timeout
 	}
-	if waited >= noteAfter && !w.noted {
+	// Who sets a shorter deadline than the communicator's looks in on something, and is not waiting in vain.
+	if (waited >= noteAfter || s != OK && c.timeout >= c.dc.Timeout) && !w.noted {
 		w.noted = true
 		w.note.Since = waited
-		leave(gpu.PtrTo(&c.dc.Control.Raw().Waiter), &w.note, OK)
+		leave(gpu.PtrTo(&c.dc.Control.Raw().Waiter), &w.note, s)
+	}
+	if s != OK {
+		return s
 	}
 	t.Idle(w.round, waited)
 	w.round++

@@ -36,6 +36,9 @@ type Buffer struct {
 func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 	o.fill(c.Size())
 	err := o.Validate()
+	if err == nil {
+		err = o.fits(c.Size())
+	}
 	mine, jerr := json.Marshal(o)
 	if err = errors.Join(err, jerr); err != nil {
 		mine = nil

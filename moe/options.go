@@ -61,6 +61,16 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// fits refuses what no machine has memory for, before its size overflows.
+func (o Options) fits(ranks int) error {
+	rows := float64(o.local(0, ranks)*ranks) * float64(o.MaxTokens) * float64(o.Copies)
+	if need := 8 * rows * float64(o.Hidden); need > 1<<46 {
+		return fmt.Errorf("moe: %d tokens of %d elements to %d experts need about %.0f bytes of each rank: %w",
+			o.MaxTokens, o.Hidden, o.Experts, need, doorbell.ErrOutOfMemory)
+	}
+	return nil
+}
+
 // local is the number of experts of a rank: the first ones take one more when they do not divide.
 func (o *Options) local(rank, ranks int) int {
 	n := o.Experts / ranks

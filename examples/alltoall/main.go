@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Alltoall: the kernel of each rank sends a chunk to each rank, and each rank checks what it got. As it is, four ranks
-// run in this process; "doorbell run -n 4 -- ./alltoall" starts a process for each.
+// Alltoall sends a chunk from each rank to each and checks it: 4 ranks here, or "doorbell run -n N -- ./alltoall".
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log"
-	"os"
-	"sync"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-const launched, chunk = "DOORBELL_RANK", 64 << 10 // set by "doorbell run"; bytes from each rank to each
+const chunk = 64 << 10 // bytes from each rank to each
 
 // Args of the kernel. Win has a chunk to send to each rank, and then room for the one of each rank.
 type Args struct {
@@ -37,43 +34,27 @@ func AllToAll(t gpu.Thread, a Args) {
 	}
 }
 
-// value is byte i of what a rank sends.
-func value(rank, i int) byte { return byte(17*rank + i%251) }
-
-func rank(c *doorbell.Comm) {
-	ctx, st, half := context.Background(), c.Stream(), c.Size()*chunk
-	buf := must(c.Alloc(2 * half))
-	win, dc := must(c.Register(ctx, buf)), must(c.DevComm(ctx, doorbell.Needs{Signals: 1}))
-	for i := range half {
-		buf.Bytes()[i] = value(c.Rank(), i)
+func rank(ctx context.Context, c *doorbell.Comm) error {
+	half, st, grid := c.Size()*chunk, c.Stream(), doorbell.Grid{Blocks: 1, Warps: 1}
+	buf, err1 := c.Alloc(2 * half)
+	win, err2 := c.Register(ctx, buf)
+	dc, err3 := c.DevComm(ctx, doorbell.Needs{Signals: 1})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
 	}
-	must(st, doorbell.Launch(st, Kernel, doorbell.Grid{Blocks: 1, Warps: 1}, Args{dc.Device(), win.Device()}))
-	must(st, st.Wait(ctx))
+	for i := range half {
+		buf.Bytes()[i] = byte(17*c.Rank() + i%251)
+	}
+	if err := errors.Join(doorbell.Launch(st, Kernel, grid, Args{dc.Device(), win.Device()}), st.Wait(ctx)); err != nil {
+		return err
+	}
 	for i, b := range buf.Bytes()[half:] {
-		if b != value(i/chunk, c.Rank()*chunk+i%chunk) {
-			log.Fatalf("rank %d of %d: byte %d from rank %d is wrong", c.Rank(), c.Size(), i%chunk, i/chunk)
+		if from, at := i/chunk, c.Rank()*chunk+i%chunk; b != byte(17*from+at%251) {
+			return fmt.Errorf("rank %d of %d: byte %d from rank %d is wrong", c.Rank(), c.Size(), i%chunk, from)
 		}
 	}
-	fmt.Printf("rank %d of %d: %d bytes received, all right\n", c.Rank(), c.Size(), half)
-	must(c, c.Barrier(ctx)) // nobody leaves while another may still want its bytes
-	must(c, c.Close())
+	_, err := fmt.Printf("rank %d of %d: %d bytes received, all right\n", c.Rank(), c.Size(), half)
+	return err
 }
 
-func main() {
-	if os.Getenv(launched) != "" {
-		rank(must(doorbell.Open(context.Background(), doorbell.Options{})))
-		return
-	}
-	var all sync.WaitGroup
-	for _, c := range must(doorbell.Local(4)) {
-		all.Go(func() { rank(c) })
-	}
-	all.Wait()
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		log.Fatal(err)
-	}
-	return v
-}
+func main() { doorbell.Main(4, rank) }

@@ -6,17 +6,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log"
-	"os"
-	"sync"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-const launched, rounds = "DOORBELL_RANK", 1000 // set by "doorbell run"; how often it goes there and back
+const rounds = 1000 // how often it goes there and back
 
 // Args of the kernel. Win has the message that came last.
 type Args struct {
@@ -41,35 +39,22 @@ func PingPong(t gpu.Thread, a Args) {
 	}
 }
 
-func rank(c *doorbell.Comm) {
-	ctx, st := context.Background(), c.Stream()
+func rank(ctx context.Context, c *doorbell.Comm) error {
 	if c.Size() != 2 {
-		log.Fatalf("rank %d of %d: pingpong is for 2 ranks", c.Rank(), c.Size())
+		return fmt.Errorf("rank %d of %d: pingpong is for 2 ranks", c.Rank(), c.Size())
 	}
-	buf := must(c.Alloc(8))
-	win, dc := must(c.Register(ctx, buf)), must(c.DevComm(ctx, doorbell.Needs{Signals: 1}))
-	must(st, doorbell.Launch(st, Kernel, doorbell.Grid{Blocks: 1, Warps: 1}, Args{dc.Device(), win.Device()}))
-	must(st, st.Wait(ctx))
-	fmt.Printf("rank %d of %d: %d messages received, all right\n", c.Rank(), c.Size(), rounds)
-	must(c, c.Barrier(ctx)) // nobody leaves while another may still want its bytes
-	must(c, c.Close())
+	buf, err1 := c.Alloc(8)
+	win, err2 := c.Register(ctx, buf)
+	dc, err3 := c.DevComm(ctx, doorbell.Needs{Signals: 1})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return err
+	}
+	st, args := c.Stream(), Args{dc.Device(), win.Device()}
+	if err := errors.Join(doorbell.Launch(st, Kernel, doorbell.Grid{Blocks: 1, Warps: 1}, args), st.Wait(ctx)); err != nil {
+		return err
+	}
+	_, err := fmt.Printf("rank %d of %d: %d messages received, all right\n", c.Rank(), c.Size(), rounds)
+	return err
 }
 
-func main() {
-	if os.Getenv(launched) != "" {
-		rank(must(doorbell.Open(context.Background(), doorbell.Options{})))
-		return
-	}
-	var all sync.WaitGroup
-	for _, c := range must(doorbell.Local(2)) {
-		all.Go(func() { rank(c) })
-	}
-	all.Wait()
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		log.Fatal(err)
-	}
-	return v
-}
+func main() { doorbell.Main(2, rank) }

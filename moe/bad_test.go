@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/ref"
+	"github.com/doorbell-net/doorbell/moe/routing"
+)
+
+var one = doorbell.Grid{Blocks: 1, Warps: 1}
+
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one with %q", parts)
+		return
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("error %q does not say %q", err, p)
+		}
+	}
+}
+
+func TestOptionsRefused(t *testing.T) {
+	good := moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}
+	for _, c := range []struct {
+		change func(*moe.Options)
+		says   []string
+	}{
+		{func(o *moe.Options) { o.MaxTokens = 0 }, []string{"tokens is 0", "1 to"}},
+		{func(o *moe.Options) { o.MaxTokens = 1 << 17 }, []string{"tokens is 131072"}},
+		{func(o *moe.Options) { o.Hidden = 100 }, []string{"hidden is 100", "multiple of 8"}},
+		{func(o *moe.Options) { o.Hidden = 0 }, []string{"hidden is 0"}},
+		{func(o *moe.Options) { o.TopK = 33 }, []string{"top-k is 33", "1 to 32"}},
+		{func(o *moe.Options) { o.Experts = 0 }, []string{"experts is 0"}},
+		{func(o *moe.Options) { o.Experts = 1 << 16 }, []string{"experts is 65536"}},
+		{func(o *moe.Options) { o.Copies = -1 }, nil}, // 0 and less is the default
+		{func(o *moe.Options) { o.Contexts = -1 }, []string{"contexts is -1"}},
+	} {
+		cs, err := doorbell.Local(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := good
+		c.change(&o)
+		_, err = moe.New(context.Background(), cs[0], o)
+		if c.says == nil {
+			if err != nil {
+				t.Error(err)
+			}
+		} else {
+			wantError(t, err, append(c.says, "rank 0")...)
+		}
+		if err := cs[0].Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// More memory than there is is refused before any is taken, with what is needed.
+func TestTooLittleMemory(t *testing.T) {
+	cs, err := doorbell.Local(2, doorbell.Options{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []moe.Options{
+		{MaxTokens: 1 << 16, Hidden: 1 << 20, TopK: 32, Experts: 65535},
+		{MaxTokens: 1 << 14, Hidden: 1 << 16, TopK: 8, Experts: 1 << 9},
+	} {
+		err = each(2, func(r int) error {
+			_, err := moe.New(context.Background(), cs[r], o)
+			if !errors.Is(err, doorbell.ErrOutOfMemory) {
+				return errors.Join(errors.New("not refused for memory"), err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range cs {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMemoryFormulaIsExact(t *testing.T) {
+	// What is reserved for the benchmark's defaults, by hand: message 14,368; slots 2*8*4*64*14,368 + 2*64*8*14,336;
+	// staging 2*64*14,368; rows 8*4*64*(2*14,336+16).
+	o := moe.Options{MaxTokens: 64, Hidden: 7168, TopK: 8, Experts: 32}
+	data := 2*8*4*64*14368 + 2*64*8*14336 + 2*64*14368 + 8*4*64*(2*14336+16)
+	got := o.MemoryBytes(4, 4)
+	if got < data || got > data+4<<20 {
+		t.Errorf("got %d bytes, want %d and at most 4 MiB for queues and tables", got, data)
+	}
+}
+
+func TestRanksThatDisagree(t *testing.T) {
+	for name, change := range map[string]func(*moe.Options){
+		"tokens": func(o *moe.Options) { o.MaxTokens = 5 }, "hidden": func(o *moe.Options) { o.Hidden = 24 },
+		"top-k": func(o *moe.Options) { o.TopK = 1 }, "experts": func(o *moe.Options) { o.Experts = 5 },
+	} {
+		cs, err := doorbell.Local(3, doorbell.Options{Timeout: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := each(3, func(r int) error {
+			o := moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}
+			if r == 1 {
+				change(&o)
+			}
+			if _, err := moe.New(context.Background(), cs[r], o); err == nil || !strings.Contains(err.Error(), "differ") {
+				return errors.Join(errors.New(name+": not refused as different"), err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if time.Since(start) > 4*time.Second {
+			t.Error("it took a timeout to notice")
+		}
+		for _, c := range cs {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// tokens puts a rank's part of a problem into its device's memory.
+func tokens(t *testing.T, c *doorbell.Comm, p *ref.Problem, r int) (moe.Tokens, gpu.Ptr[byte]) {
+	t.Helper()
+	x, err1 := memory(c, p.X[r])
+	idx, err2 := memory(c, p.Idx[r])
+	w, err3 := memory(c, p.Weights[r])
+	y, err4 := memory(c, make([]uint16, len(p.X[r])))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	return moe.Tokens{N: p.Tokens(r), X: gpu.Cast[byte](x), Experts: idx, Weights: w}, gpu.Cast[byte](y)
+}
+
+func small(t *testing.T, seed uint64, tokens int) *ref.Problem {
+	t.Helper()
+	g, err := routing.Generate(routing.Options{Seed: seed, Ranks: 2, Experts: 4, TopK: 2, Tokens: tokens})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return problem(g, 16, seed, 0)
+}
+
+// What names no expert is reported, what does is delivered, nobody waits, and the buffer stays usable.
+func TestSelectionsThatNameNoExpert(t *testing.T) {
+	w := newWorld(t, 2, 2, moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}, one)
+	defer w.close()
+	for _, bad := range []int32{-2, math.MinInt32, 4, 5, math.MaxInt32} {
+		p := small(t, 3, 4)
+		p.Idx[0][5] = bad
+		err := each(2, func(r int) error {
+			x, _ := tokens(t, w.comms[r], p, r)
+			st := w.comms[r].Stream()
+			defer st.Close()
+			if _, err := w.bufs[r].Dispatch(st, x); err != nil {
+				return err
+			}
+			err := w.bufs[r].Wait(context.Background(), st)
+			if r == 1 {
+				return err
+			}
+			var e *moe.Error
+			if !errors.As(err, &e) || e.Status != gin.Invalid {
+				t.Errorf("%d: got %v", bad, err)
+			}
+			wantError(t, err, "token 2", "selection 1", "0 to 3 and -1 are accepted", "rank 0")
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.check(small(t, 9, 4), ref.ExpertFn); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func TestCalls(t *testing.T) {
+	w := newWorld(t, 1, 1, moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}, one)
+	defer w.close()
+	c, b := w.comms[0], w.bufs[0]
+	st := c.Stream()
+	g, err := routing.Generate(routing.Options{Seed: 1, Ranks: 1, Experts: 4, TopK: 2, Tokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := tokens(t, c, problem(g, 16, 1, 0), 0)
+	many := x
+	many.N = 5
+	_, err = b.Dispatch(st, many)
+	wantError(t, err, "5 tokens", "0 to 4", "rank 0")
+	crooked := x
+	crooked.X = x.X.Byte(8)
+	_, err = b.Dispatch(st, crooked)
+	wantError(t, err, "multiple of 16")
+	_, err = b.Dispatch(st, moe.Tokens{N: 1})
+	wantError(t, err, "1 tokens need")
+	wantError(t, b.Combine(st, nil, y), "last dispatch")
+	got, err := b.Dispatch(st, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, b.Combine(st, got, y.Byte(8)), "multiple of 16")
+	if err := b.Combine(st, got, y); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, b.Combine(st, got, y), "last dispatch, once")
+	if err := b.Wait(context.Background(), st); err != nil {
+		t.Error(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = b.Dispatch(st, x)
+	if !errors.Is(err, doorbell.ErrClosed) {
+		t.Errorf("dispatch on a closed buffer: %v", err)
+	}
+	if err := b.Close(); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+// The same expert twice is two selections as long as there is room, and refused beyond it.
+func TestCopies(t *testing.T) {
+	g := &routing.Routing{Ranks: 2, Experts: 4, TopK: 2, Idx: [][]int32{{3, 3, 3, 3, 1, 3}, {0, 0}}, Weights: [][]float32{{1, 2, 3, 4, 5, 6}, {7, 8}}}
+	roomy := newWorld(t, 2, 1, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 4, Copies: 2}, one)
+	defer roomy.close()
+	if err := roomy.check(problem(g, 16, 1, 0), ref.ExpertFn); err != nil {
+		t.Error(err)
+	}
+	tight := newWorld(t, 2, 1, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 4}, one)
+	defer tight.close()
+	p := problem(g, 16, 1, 0)
+	if err := each(2, func(r int) error {
+		x, _ := tokens(t, tight.comms[r], p, r)
+		st := tight.comms[r].Stream()
+		defer st.Close()
+		if _, err := tight.bufs[r].Dispatch(st, x); err != nil {
+			return err
+		}
+		err := tight.bufs[r].Wait(context.Background(), st)
+		if r == 0 {
+			wantError(t, err, "5 selections name expert 3", "3 fit")
+			return nil
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A rank that makes fewer calls is named by those that wait for it; nobody waits for ever.
+func TestFewerCalls(t *testing.T) {
+	cs, err := doorbell.Local(2, doorbell.Options{Timeout: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		for _, c := range cs {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	bufs := make([]*moe.Buffer, 2)
+	if err := each(2, func(r int) (err error) {
+		bufs[r], err = moe.New(context.Background(), cs[r], moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p := small(t, 5, 4)
+	st := cs[0].Stream()
+	x, _ := tokens(t, cs[0], p, 0)
+	if _, err := bufs[0].Dispatch(st, x); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	err = bufs[0].Wait(context.Background(), st)
+	wantError(t, err, "wait for rank 1", "dispatch 1", "Timeout", "rank 0")
+	if d := time.Since(start); d > 3*time.Second {
+		t.Errorf("it took %v, for a deadline of 300 ms", d)
+	}
+	_, err = bufs[0].Dispatch(st, x)
+	wantError(t, err, "an earlier operation failed")
+}
+
+// A rank that goes away ends the waits for it at once, and is named.
+func TestPeerLeaves(t *testing.T) {
+	w := newWorld(t, 2, 2, moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}, one)
+	p := small(t, 5, 4)
+	x, _ := tokens(t, w.comms[0], p, 0)
+	st := w.comms[0].Stream()
+	if _, err := w.bufs[0].Dispatch(st, x); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.comms[1].Close(); err != nil {
+		t.Error(err)
+	}
+	start := time.Now()
+	err := w.bufs[0].Wait(context.Background(), st)
+	wantError(t, err, "PeerLost", "rank 1")
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("it took %v", d)
+	}
+	if err := w.comms[0].Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+func p50(r result) float64     { return 1e3 * r.Rows[0].P50 }
+func minns(r result) float64   { return 1e3 * r.Rows[0].Min }
+func p99(r result) float64     { return r.Rows[0].P99 }
+func longest(r result) float64 { return r.Rows[0].Max / 1e3 }
+func mops(r result) float64    { return r.Rows[0].Mops }
+
+// gbps is the bandwidth of the row whose label begins so.
+func gbps(label string) func(result) float64 {
+	return func(r result) float64 {
+		for _, row := range r.Rows {
+			if strings.HasPrefix(row.Label, label) {
+				return row.GBps
+			}
+		}
+		return 0
+	}
+}
+
+const pp = "pingpong -n 2 --sizes 8"
+
+var (
+	bareMedian = c("pingpong", "10 1", "line", "0", true)
+	bareBest   = c("pingpong", "10 1", "line", "0", false)
+	hot        = c("memcpy", "8 256 1", "hot", "4194304", true)
+	cold       = c("memcpy", "8 256 1", "cold", "4194304", true)
+)
+
+var cases = []benchCase{
+	{name: "pingpong 8 B, proxy, assisted, median", what: "round trip of put + signal between two processes", unit: "ns", better: "less", target: "at most 3x",
+		ours: bench(pp+" --progress assisted", p50), peer: "bare cache line in C", theirs: bareMedian},
+	{name: "pingpong 8 B, proxy, assisted, minimum", what: "the same, minimum", unit: "ns", better: "less", target: "at most 3x",
+		ours: bench(pp+" --progress assisted", minns), peer: "bare cache line in C", theirs: bareBest},
+	{name: "pingpong 8 B, proxy, thread, median", what: "the same, a progress thread in each process: four busy threads on two cores", unit: "ns", better: "less",
+		ours: bench(pp+" --progress thread", p50), peer: "bare cache line in C", theirs: bareMedian},
+	{name: "pingpong 8 B, LSA, median", what: "round trip of store + signal", unit: "ns", better: "less", target: "at most 1.3x",
+		ours: bench(pp+" --lsa on", p50), peer: "bare cache line in C", theirs: bareMedian},
+	{name: "pingpong 8 B, LSA, minimum", what: "the same, minimum", unit: "ns", better: "less", target: "at most 1.3x",
+		ours: bench(pp+" --lsa on", minns), peer: "bare cache line in C", theirs: bareBest},
+	{name: "bw 4 MiB, hot", what: "puts of 4 MiB, one source and one destination", unit: "GB/s", better: "more", target: "at least 0.95x",
+		ours: bench("bw -n 2 --sizes 4M", gbps("hot")), peer: "memcpy of the same size, hot", theirs: hot},
+	{name: "bw 4 MiB, cold", what: "puts of 4 MiB along 256 MiB", unit: "GB/s", better: "more", target: "at least 0.95x",
+		ours: bench("bw -n 2 --sizes 4M", gbps("cold")), peer: "memcpy of the same size, cold", theirs: cold},
+	{name: "rate, assisted", what: "8-byte puts of window words, each compared at the receiver, over 2 s", unit: "M/s", better: "more", target: "at least 8 M/s",
+		ours: bench("rate -n 2 --progress assisted", mops), rounds: 7},
+	{name: "rate, thread", what: "the same with a progress thread in each process", unit: "M/s", better: "more", target: "at least 5 M/s where cores allow",
+		ours: bench("rate -n 2 --progress thread", mops), rounds: 7, note: "four busy threads on two cores"},
+	{name: "4 ranks on 2 cores", what: "round trips of both pairs together", unit: "M/s", better: "more", target: "at least 0.5x",
+		ours: bench("pingpong -n 4 --sizes 8", mops), peer: "two ranks", theirs: bench(pp, mops)},
+	{name: "4 ranks on 2 cores, p99", what: "single round trips", unit: "us", better: "less", target: "at most 100 us", ours: bench("pingpong -n 4 --sizes 8", p99)},
+	{name: "4 ranks on 2 cores, longest", what: "single round trips", unit: "ms", better: "less", target: "at most 20 ms", ours: bench("pingpong -n 4 --sizes 8", longest)},
+	{name: "alltoall 4 ranks, 64 KiB", what: "each rank to each, processes, by stores", unit: "us", better: "less",
+		ours: bench("alltoall -n 4 --sizes 64K", func(r result) float64 { return r.Rows[0].P50 }), rounds: 7},
+	{name: "ll dispatch, 4 ranks", what: "64 tokens a rank, hidden 7,168, top-8, 32 experts, BF16", unit: "us", better: "less",
+		ours: bench("ll -n 4", func(r result) float64 { return r.Rows[0].P50 }), rounds: 7},
+	{name: "ll combine, 4 ranks", what: "the same", unit: "us", better: "less",
+		ours: bench("ll -n 4", func(r result) float64 { return r.Rows[1].P50 }), rounds: 7},
+	{name: "ll, wall time", what: "the whole command, without the build", unit: "s", better: "less", target: "at most 10 s",
+		ours: timed("bench ll -n 4 --json"), rounds: 5},
+	{name: "ll, memory", what: "resident in all processes together, shared pages counted in each", unit: "MiB", better: "less", target: "below 1,024 MiB",
+		ours: resident("bench ll -n 4 --json --iters 60"), rounds: 3},
+	{name: "idle job", what: "four ranks with a device communicator each that do nothing for 10 s", unit: "% of a core", better: "less", target: "below 2 %",
+		ours: idle(), rounds: 3},
+}
+
+// timed is how long a command takes, in seconds.
+func timed(args string) probe {
+	return probe{text: "doorbell " + args, run: func(e *env) (float64, error) {
+		start := time.Now()
+		_, err := exec.Command(e.doorbell, strings.Fields(args)...).Output()
+		return time.Since(start).Seconds(), err
+	}}
+}
+
+// resident is the most memory that a command and its children had together, in MiB, looked at every 20 ms.
+func resident(args string) probe {
+	return probe{text: "doorbell " + args, run: func(e *env) (float64, error) {
+		cmd := exec.Command(e.doorbell, strings.Fields(args)...)
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		done := make(chan error, 1)
+		go func() { done <- cmd.Wait() }()
+		most := 0.0
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case err := <-done:
+				return most, err
+			case <-tick.C:
+				most = max(most, residentOf(e.doorbell))
+			}
+		}
+	}}
+}
+
+// residentOf adds up the memory of all processes that run a program.
+func residentOf(program string) (mib float64) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		if exe, err := os.Readlink(filepath.Join(d, "exe")); err != nil || exe != program {
+			continue
+		}
+		var pages, rss float64
+		text, _ := os.ReadFile(filepath.Join(d, "statm"))
+		if n, _ := fmt.Sscan(string(text), &pages, &rss); n == 2 {
+			mib += rss * float64(os.Getpagesize()) / (1 << 20)
+		}
+	}
+	return mib
+}
+
+// idle is what four ranks that wait for nothing take of a core, in percent.
+func idle() probe {
+	return probe{text: "doorbell run -n 4 -- measure-idle", run: func(e *env) (float64, error) {
+		exe := filepath.Join(e.dir, "idle")
+		if _, err := os.Stat(exe); err != nil {
+			if err := sh("go", "build", "-o", exe, "./tools/measure/idle"); err != nil {
+				return 0, err
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		out, err := exec.CommandContext(ctx, e.doorbell, "run", "-n", "4", "--", exe).Output()
+		if err != nil {
+			return 0, err
+		}
+		total := 0.0
+		for line := range strings.Lines(string(out)) {
+			var v float64
+			if _, text, ok := strings.Cut(line, "percent "); ok && json.Unmarshal([]byte(strings.TrimSpace(text)), &v) == nil {
+				total += v
+			}
+		}
+		return total, nil
+	}}
+}
