@@ -82,10 +82,11 @@ func (b *Buffer) Free() error {
 		return fmt.Errorf("rank %d: free buffer: %d windows stand on it: close them first", b.comm.rank, b.users)
 	}
 	b.freed = true
+	err := b.mem.Free()
 	b.comm.mu.Lock()
-	delete(b.comm.buffers, b)
+	delete(b.comm.buffers, b) // last: Comm.Close waits for what is there
 	b.comm.mu.Unlock()
-	return b.mem.Free()
+	return err
 }
 
 // use counts a window on the buffer.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/doorbell-net/doorbell/gin"
-	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device"
@@ -222,17 +221,16 @@ func (c *Comm) housekeep() {
 		}
 		c.mu.Lock()
 		for dc := range c.devComms {
-			p := gpu.PtrTo(&dc.abi.Control.Raw().Waiter)
-			if r := readRecord(p); r != nil {
-				w := causeOf(c.rank, r)
-				what := "a kernel waits for long"
-				if w.Status == gin.Timeout {
-					what = "a wait of a kernel timed out"
-				}
-				c.opt.Log.Warn(what, "rank", c.rank, "for", w.Op, "peer", w.Peer, "context", w.Context,
-					"id", w.ID, "wanted", w.Wanted, "seen", w.Seen, "since", w.Since)
-				gpu.Store(gpu.PtrTo(&p.Raw().State), 0, gpu.Release, gpu.ScopeSys)
+			w := dc.waiter()
+			if w == nil {
+				continue
 			}
+			what := "a kernel waits for long"
+			if w.Status == gin.Timeout {
+				what = "a wait of a kernel timed out"
+			}
+			c.opt.Log.Warn(what, "rank", c.rank, "for", w.Op, "peer", w.Peer, "context", w.Context,
+				"id", w.ID, "wanted", w.Wanted, "seen", w.Seen, "since", w.Since)
 		}
 		c.mu.Unlock()
 	}

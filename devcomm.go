@@ -210,18 +210,32 @@ func (dc *DevComm) Cause() error {
 	switch cause.Status {
 	case gin.PeerLost:
 		cause.Detail = c.lost[cause.Peer]
-	case gin.RemoteError:
-		for _, err := range c.details {
-			var re *proxy.RemoteError
-			if errors.As(err, &re) && re.Peer == cause.Peer && re.Context == cause.Context {
-				cause.Detail = err
-				break
-			}
-		}
 	case gin.Aborted, gin.Revoked:
-		cause.Detail = context.Cause(c.ctx)
+		cause.Detail = context.Cause(c.ctx) // nil when it is one queue that was aborted
+	}
+	for _, err := range c.details {
+		var re *proxy.RemoteError
+		if cause.Detail == nil && errors.As(err, &re) && re.Peer == cause.Peer && re.Context == cause.Context {
+			cause.Detail = err
+		}
 	}
 	return cause
+}
+
+// waiter is what somebody left who waits for long, nil if nobody did; it makes room for the next.
+func (dc *DevComm) waiter() *Cause {
+	dc.mu.Lock()
+	defer dc.mu.Unlock()
+	if dc.closed {
+		return nil
+	}
+	p := gpu.PtrTo(&dc.abi.Control.Raw().Waiter)
+	r := readRecord(p)
+	if r == nil {
+		return nil
+	}
+	gpu.Store(gpu.PtrTo(&p.Raw().State), 0, gpu.Release, gpu.ScopeSys)
+	return causeOf(dc.comm.rank, r)
 }
 
 // lose marks a rank as lost.
@@ -262,17 +276,18 @@ func (dc *DevComm) Close() error {
 			return fmt.Errorf("rank %d: close device communicator: %w", c.rank, err)
 		}
 	}
-	c.mu.Lock()
-	delete(c.devComms, dc) // not before: kernels that still ran were to hear of Abort and of lost ranks
-	c.mu.Unlock()
 	err := c.owner.RemoveDevComm(ctx, dc.proxy)
 	dc.mu.Lock()
-	defer dc.mu.Unlock()
-	if dc.closed {
-		return nil
+	if !dc.closed {
+		dc.closed = true
+		err = errors.Join(err, dc.free())
 	}
-	dc.closed = true
-	return errors.Join(err, dc.free())
+	dc.mu.Unlock()
+	// Not before: kernels that still ran were to hear of Abort and of lost ranks, and Comm.Close waits for what is here.
+	c.mu.Lock()
+	delete(c.devComms, dc)
+	c.mu.Unlock()
+	return err
 }
 
 func (dc *DevComm) free() error {

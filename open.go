@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"os"
 	"runtime"
 	"sync"
@@ -131,20 +132,28 @@ func open(ctx context.Context, o Options, g bootstrap.Group, alloc soft.Allocato
 	if err == nil {
 		if p := plugin.Powers(); !p.Ordered {
 			err = fmt.Errorf("open: network %s is not ordered: strong signals cannot be given on it: %w", plugin.Name(), ErrNotSupported)
+		} else if p.MaxBytes < abi.CellPayload {
+			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", plugin.Name(), p.MaxBytes, abi.CellPayload)
 		}
 	}
 	var endpoint netplugin.Endpoint
 	if err == nil {
 		endpoint, err = plugin.Open(netplugin.Config{Rank: o.Rank, Ranks: o.Size})
 	}
+	mode = proxy.Choose(mode, runtime.NumCPU(), processes)
+	busy := processes // threads that poll
+	if mode == proxy.Thread {
+		busy *= 2
+	}
 	c := &Comm{
 		opt: o, rank: o.Rank, size: o.Size, group: g, plugin: plugin, endpoint: endpoint, ticked: make(chan struct{}),
 		dev: soft.New(soft.Options{
-			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > runtime.GOMAXPROCS(0), CrowdedMachine: processes > runtime.NumCPU(),
+			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > runtime.GOMAXPROCS(0), CrowdedMachine: busy > runtime.NumCPU(),
 		}),
-		engine: engineOf(proxy.Choose(mode, runtime.NumCPU(), processes)),
+		engine: engineOf(mode),
 		lost:   map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
 		windows: map[*Window]struct{}{}, buffers: map[*Buffer]struct{}{},
+		gen: mathrand.Uint32(), // so that a window of another communicator is stale here
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.infos.dev = c.dev

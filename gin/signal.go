@@ -44,14 +44,17 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 	if rollingLE(least, seen, bits) {
 		return OK
 	}
-	begin(t)
 	// The first looks need none of what a longer wait keeps.
-	for range pollsPerIdle {
+	for n, moved := 0, begin(t); n < pollsPerIdle; n++ {
 		seen = gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 		if rollingLE(least, seen, bits) {
 			return OK
 		}
-		t.Relax()
+		if moved {
+			moved = begin(t) // there may be more to move
+		} else {
+			t.Relax(0)
+		}
 	}
 	return c.waitLonger(t, i, op, id, least, bits, src)
 }
@@ -70,7 +73,7 @@ func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, b
 		}
 		w.note.Seen = seen
 		if w.polls++; w.polls&(pollsPerIdle-1) != 0 {
-			t.Relax()
+			t.Relax(w.round)
 		} else {
 			s = c.pause(t, &w, src)
 		}

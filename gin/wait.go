@@ -26,10 +26,10 @@ type waiter struct {
 func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 	w.polls++
 	if w.polls&(pollsPerIdle-1) != 0 {
-		if w.polls == 1 {
-			begin(t)
+		if w.polls == 1 && begin(t) {
+			w.polls-- // there may be more to move
 		}
-		t.Relax()
+		t.Relax(w.round)
 		return OK
 	}
 	return c.pause(t, w, src)
@@ -37,11 +37,7 @@ func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 
 // begin is called when the first look of a wait found nothing. On the software device the waiting thread may have to
 // move the data itself, and what it waits for may be the answer to what it has just posted.
-func begin(t gpu.Thread) {
-	if gpu.WarpSize == 1 {
-		t.Idle(0, 0)
-	}
-}
+func begin(t gpu.Thread) (moved bool) { return gpu.WarpSize == 1 && t.Idle(0, 0) }
 
 // pause is called every pollsPerIdle looks: it looks for reasons to end the wait, and gives way. OK: look again.
 func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
@@ -68,8 +64,11 @@ func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 	if s != OK {
 		return s
 	}
-	t.Idle(w.round, waited)
-	w.round++
+	if t.Idle(w.round, waited) {
+		w.polls-- // after one more look, come here again: there may be more to move
+	} else {
+		w.round++
+	}
 	return OK
 }
 

@@ -18,7 +18,7 @@ func PtrTo[T any](p *T) Ptr[T] { return Ptr[T]{unsafe.Pointer(p)} }
 func PtrOf(b []byte) Ptr[byte] { return Ptr[byte]{unsafe.Pointer(unsafe.SliceData(b))} }
 
 // Cast is the same address, taken for one of a U.
-func Cast[U, T any](p Ptr[T]) Ptr[U] { return Ptr[U]{p.p} }
+func Cast[U, T any](p Ptr[T]) Ptr[U] { return Ptr[U](p) }
 
 // At is the address of element i after p.
 func (p Ptr[T]) At(i int) Ptr[T] { return Ptr[T]{unsafe.Add(p.p, i*int(unsafe.Sizeof(*new(T))))} }

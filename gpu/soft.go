@@ -13,7 +13,7 @@ type Env interface {
 	// Clock is nanoseconds on the device's clock.
 	Clock() uint64
 	// Idle is Thread.Idle.
-	Idle(round int32, waited uint64)
+	Idle(round int32, waited uint64) bool
 	// Wake wakes a sleeper on the word.
 	Wake(word *uint32)
 }

@@ -50,14 +50,17 @@ func (t Thread) Clock() uint64 { return t.w.block.Env.Clock() }
 //
 // On the software device it first lets the owner of the communicators move data (the hook that the launch was given),
 // then gives way: to goroutines, from round 16 on to other processes, and after a millisecond it sleeps for a
-// millisecond at most. On a GPU it is a short sleep of the thread.
-func (t Thread) Idle(round int32, waited uint64) { t.w.block.Env.Idle(round, waited) }
+// millisecond at most. On a GPU it is a short sleep of the thread. It is true when it moved some data: what is waited for
+// may have come by that, or more of it may be to be moved.
+func (t Thread) Idle(round int32, waited uint64) bool { return t.w.block.Env.Idle(round, waited) }
 
 // Relax is what a loop that polls a word calls between two looks: it leaves the core's units to whoever shares them. On a
-// GPU it is nothing.
-func (t Thread) Relax() {
+// GPU it is nothing. round is that of Idle: the longer a wait has lasted, the less often it looks.
+func (t Thread) Relax(round int32) {
 	if WarpSize == 1 {
-		sys.Pause()
+		for range min(round, 7) + 1 {
+			sys.Pause()
+		}
 	}
 }
 

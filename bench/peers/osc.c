@@ -9,7 +9,7 @@
 //                              the target compares every byte of it off the clock.
 //   osc pairs [SPIN]           ranks i and N-1-i play lat all at once for SECONDS; SPIN 1 polls without giving MPI a turn
 //
-// PEERS_CPUS ("0 1": a CPU for each rank; unset leaves them free) and PEERS_SEED come from the environment.
+// PEERS_CPUS ("0 1": a CPU for each rank; "0,1": all ranks share the two; unset leaves them free) and PEERS_SEED come from the environment.
 #include "common.h"
 #include <mpi.h>
 #include <stdatomic.h>
@@ -189,10 +189,20 @@ static void pairs(void)
 	}
 }
 
-// place pins rank i to the i-th of PEERS_CPUS, if that many are named.
+// place pins rank i to the i-th of PEERS_CPUS, if that many are named, or lets all ranks share two.
 static void place(void)
 {
 	const char *at = getenv("PEERS_CPUS");
+	int both[2];
+	if (at && sscanf(at, "%d,%d", &both[0], &both[1]) == 2) {
+		cpu_set_t set;
+		CPU_ZERO(&set);
+		CPU_SET(both[0], &set);
+		CPU_SET(both[1], &set);
+		if (sched_setaffinity(0, sizeof set, &set))
+			die("confine to two cpus");
+		return;
+	}
 	for (int i = 0; at && *at; i++) {
 		char *end;
 		long cpu = strtol(at, &end, 10);

@@ -190,7 +190,7 @@ openmpi() {
 
 openmpi_pairs() {
 	# Two CPUs for four ranks, also where there are more.
-	mpi_pairs ' 4 ranks' '' ''
+	mpi_pairs ' 4 ranks' "$a,$b" ''
 	mpi_pairs ' 4 ranks, pair on one CPU' "$a $b $b $a" '--mca mpi_yield_when_idle 0'
 }
 

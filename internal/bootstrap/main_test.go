@@ -165,7 +165,7 @@ func checkLeaks(t testing.TB) {
 				t.Errorf("left behind: %d descriptors (before: %d), goroutines:\n%s", fds, before, strings.Join(gor, "\n\n"))
 				return
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // sleep: goroutines and descriptors tell nobody that they ended
 		}
 	})
 }

@@ -33,11 +33,14 @@ func (o *Owner) drain(q *queue, budget int) (used int) {
 	for more := true; more && used < budget && !q.dead; {
 		n := 0
 		for n < batchOps && used < budget {
-			if n >= q.room() || !q.read(q.head+uint64(n), &w) {
+			if n == 0 && q.cutEntry != none {
+				o.descs[0] = q.cutDesc // as it was checked: what stands in the slot may have changed
+			} else if n >= q.room() || !q.read(q.head+uint64(n), &w) {
 				more = false
 				break
+			} else {
+				o.descs[n].Decode(&w)
 			}
-			o.descs[n].Decode(&w)
 			if !o.prepare(q, n) {
 				more = false
 				break // the table is full, or the descriptor was refused
@@ -80,7 +83,7 @@ func (o *Owner) post(q *queue, n int) bool {
 		}
 		if o.more[i] > 0 {
 			q.cut += uint64(len(op.Data))
-			q.cutEntry = e
+			q.cutEntry, q.cutDesc = e, o.descs[i]
 			o.tab.e[e].pieces++
 		} else {
 			q.head++

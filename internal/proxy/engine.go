@@ -52,6 +52,8 @@ const (
 	sleepAfter  = 200 * time.Microsecond
 	backstopMin = time.Millisecond
 	backstopMax = 10 * time.Millisecond
+	idleAfter   = time.Second
+	idleNap     = 500 * time.Millisecond
 	yieldEvery  = 32 // fruitless passes between two offers of the core
 )
 
@@ -62,11 +64,11 @@ type Engine struct {
 	turn   atomic.Uint32
 
 	mu      sync.Mutex
-	stop    chan struct{}
-	stopped chan struct{}
+	stopped chan struct{} // closed when the driver has ended; nil without one
 
-	asleep uint32 // 1 while the thread sleeps; producers that see it wake it
-	ending atomic.Bool
+	napping uint32 // 0; 1 once the backstop is to end
+	asleep  uint32 // 1 while the thread sleeps; producers that see it wake it
+	ending  atomic.Bool
 }
 
 // NewEngine makes an engine that drives nothing yet. mode is Thread or Assisted.
@@ -88,13 +90,14 @@ func (e *Engine) Add(o *Owner) {
 	defer e.mu.Unlock()
 	next := append(slices.Clone(*e.owners.Load()), o)
 	e.owners.Store(&next)
-	if e.stop == nil {
-		e.stop, e.stopped = make(chan struct{}), make(chan struct{})
+	if e.stopped == nil {
+		e.stopped = make(chan struct{})
 		e.ending.Store(false)
 		if e.mode == Thread {
 			go e.poll(e.stopped)
 		} else {
-			go e.backstop(e.stop, e.stopped)
+			atomic.StoreUint32(&e.napping, 0)
+			go e.backstop(e.stopped)
 		}
 	}
 }
@@ -105,12 +108,13 @@ func (e *Engine) Remove(o *Owner) {
 	defer e.mu.Unlock()
 	next := slices.DeleteFunc(slices.Clone(*e.owners.Load()), func(x *Owner) bool { return x == o })
 	e.owners.Store(&next)
-	if len(next) == 0 && e.stop != nil {
+	if len(next) == 0 && e.stopped != nil {
 		e.ending.Store(true)
-		close(e.stop)
+		atomic.StoreUint32(&e.napping, 1)
+		sys.FutexWake(&e.napping, 1)
 		e.wake()
 		<-e.stopped
-		e.stop = nil
+		e.stopped = nil
 	}
 }
 
@@ -180,43 +184,48 @@ func (e *Engine) poll(stopped chan struct{}) {
 		if now-since < uint64(sleepAfter) {
 			continue
 		}
-		atomic.StoreUint32(&e.asleep, 1)
-		// A producer stores its descriptor and then looks at asleep, with no fence between: that stands here, where it is
-		// rare. Without it (an old kernel) a wake may be lost, and the nap bounds the harm.
-		sys.Membarrier()
-		if e.quiet() && !e.ending.Load() {
-			sys.FutexWait(&e.asleep, 1, nap)
+		if e.sleep(nap) {
 			nap = min(2*nap, backstopMax)
 		} else {
 			nap = backstopMin
 		}
-		atomic.StoreUint32(&e.asleep, 0)
 		e.audit()
 		idle = 0
 	}
 }
 
 // backstop drives the owners by the clock where no thread polls: what a kernel that has ended left behind, and lost
-// hints.
-func (e *Engine) backstop(stop, stopped chan struct{}) {
+// hints. After a second without work it sleeps until a producer wakes it: waking a hundred times a second took each
+// process almost a hundredth of a core.
+func (e *Engine) backstop(stopped chan struct{}) {
 	defer close(stopped)
-	nap := backstopMin
-	timer := time.NewTimer(nap)
-	defer timer.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-timer.C:
-		}
+	nap, since := backstopMin, sys.Nanotime()
+	for !e.ending.Load() {
+		// A sleeping thread: a timer of the runtime costs twice as much to come.
+		sys.FutexWait(&e.napping, 0, nap)
 		worked := false
-		for n := 0; n < 1000 && e.round(); n++ { // a thousand passes at most before it looks at stop
+		for n := 0; n < 1000 && e.round(); n++ { // a thousand passes at most before it looks at ending
 			worked = true
 		}
 		e.audit()
 		if nap = min(2*nap, backstopMax); worked {
+			nap, since = backstopMin, sys.Nanotime()
+		} else if sys.Nanotime()-since > uint64(idleAfter) && e.sleep(idleNap) {
 			nap = backstopMin
 		}
-		timer.Reset(nap)
 	}
+}
+
+// sleep waits for a producer, for the time given at most. It is false when there was something to do instead.
+func (e *Engine) sleep(nap time.Duration) bool {
+	atomic.StoreUint32(&e.asleep, 1)
+	// A producer stores its descriptor and then looks at asleep, with no fence between: that stands here, where it is
+	// rare. Without it (an old kernel) a wake may be lost, and the nap bounds the harm.
+	sys.Membarrier()
+	quiet := e.quiet() && !e.ending.Load()
+	if quiet {
+		sys.FutexWait(&e.asleep, 1, nap)
+	}
+	atomic.StoreUint32(&e.asleep, 0)
+	return quiet
 }

@@ -29,6 +29,7 @@ const (
 	auditEvery = 256 // passes
 	// Queues up to here are all looked at in each pass; of more, those announced and a share.
 	sweepAll = 16
+	sweepOps = 8 // of a pass, for queues that no hint told of
 )
 
 // Owner is the progress of one rank. Its methods are safe for concurrent use.
@@ -43,7 +44,8 @@ type Owner struct {
 	windows []*Window // by id
 	nets    []netplugin.Endpoint
 	tab     table
-	cursor  int    // where the sweep goes on
+	cursor  int    // whose turn it is among queues that have work
+	sweep   int    // where the sweep goes on
 	swept   uint64 // when it last had gone round
 	audited uint64 // when dead producers were last looked for
 	ops     [batchOps]netplugin.Op
@@ -118,11 +120,14 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 	})
 }
 
-// RemoveDevComm stops serving it, after what was posted to it has ended or ctx has.
+// RemoveDevComm stops serving it, after what was posted to it has ended, or when ctx has ended, with an error. Its
+// memory may be given back in either case.
 func (o *Owner) RemoveDevComm(ctx context.Context, dc *DevComm) error {
 	for {
 		left := 0
-		err := o.With(ctx, func() {
+		done := ctx.Err() != nil
+		// The lock is held for short times only: it needs no deadline.
+		err := o.With(context.WithoutCancel(ctx), func() {
 			var w [abi.DescWords]uint64
 			for _, q := range dc.queues {
 				left += q.flying
@@ -130,14 +135,23 @@ func (o *Owner) RemoveDevComm(ctx context.Context, dc *DevComm) error {
 					left++
 				}
 			}
-			if left == 0 {
-				o.comms = slices.DeleteFunc(o.comms, func(c *DevComm) bool { return c == dc })
-				o.queues = slices.DeleteFunc(o.queues, func(q *queue) bool { return q.dc == dc })
-				o.cursor = 0
+			if done = done || left == 0; !done {
+				return
 			}
+			for _, q := range dc.queues {
+				q.drop(&o.tab) // ends that come later touch nothing of it
+			}
+			o.comms = slices.DeleteFunc(o.comms, func(c *DevComm) bool { return c == dc })
+			o.queues = slices.DeleteFunc(o.queues, func(q *queue) bool { return q.dc == dc })
+			o.cursor = 0
 		})
-		if err != nil || left == 0 {
+		switch {
+		case err != nil:
 			return err
+		case done && left > 0:
+			return fmt.Errorf("rank %d: remove device communicator: %d operations have not ended: %w", o.rank, left, context.Cause(ctx))
+		case done:
+			return nil
 		}
 		o.Pass()
 	}
@@ -164,6 +178,9 @@ func (o *Owner) RemoveWindow(ctx context.Context, id uint32) error {
 		})
 		if err != nil || flying == 0 {
 			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("rank %d: remove window %d: %d operations have not ended: %w", o.rank, id, flying, context.Cause(ctx))
 		}
 		o.Pass()
 	}
@@ -243,10 +260,12 @@ func (o *Owner) pass() bool {
 }
 
 // passMany is pass for many queues: it reads all hints, sixteen in a line, and looks into a share of the queues, so
-// that a lost hint is found. All are looked into within 100 us.
+// that a lost hint is found. All are looked into within 100 us. A part of the budget is the share's alone: queues that
+// are always announced must not keep it from those that a hint was lost of.
 func (o *Owner) passMany(n, budget int) bool {
 	start := sys.Nanotime()
-	first := o.cursor
+	first := o.cursor % n
+	budget -= sweepOps
 	for i := range n {
 		q := o.queues[(first+i)%n]
 		if q.dead || !q.announced() {
@@ -257,18 +276,20 @@ func (o *Owner) passMany(n, budget int) bool {
 			break
 		}
 	}
+	budget = max(budget, 0) + sweepOps
+	full := budget
 	share := n/32 + 1
 	if start-o.swept > uint64(50*time.Microsecond) {
 		share, o.swept = n, start
 	}
 	for i := range share {
-		q := o.queues[(o.cursor+i)%n]
-		if !q.dead && q.ready() && budget > 0 {
+		q := o.queues[(o.sweep+i)%n]
+		if !q.dead && q.ready() && !q.announced() && budget > 0 {
 			budget -= o.drain(q, budget)
 		}
 	}
-	o.cursor = (o.cursor + share) % n
-	return budget < passOps
+	o.sweep = (o.sweep + share) % n
+	return budget < full || full < passOps
 }
 
 // poll takes the ends of operations on their way.
@@ -318,7 +339,8 @@ func (o *Owner) Quiet() bool {
 		return false
 	}
 	for _, q := range o.queues {
-		if !q.dead && (q.ready() || q.announced()) {
+		// A ticket that is out has its descriptor coming, or its producer died: both are to be seen soon.
+		if !q.dead && gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head {
 			return false
 		}
 	}

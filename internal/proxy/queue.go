@@ -30,6 +30,7 @@ type queue struct {
 	flying    int      // operations posted and not ended
 	cut       uint64   // bytes of the operation at head that are posted already
 	cutEntry  int32    // its place in the table, while cut > 0
+	cutDesc   abi.Desc // and its descriptor
 	dead      bool     // failed or lost: nothing more is taken
 	prod      *abi.Producer
 	seen      uint64 // head when it was looked at for a dead producer

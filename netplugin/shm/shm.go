@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/doorbell-net/doorbell/internal/sys"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -112,9 +113,9 @@ func (e *endpoint) one(op *netplugin.Op) error {
 		}
 		switch op.Kind {
 		case netplugin.Put:
-			copy(mem[op.DstOff:], op.Data)
+			sys.Copy(mem[op.DstOff:], op.Data)
 		case netplugin.Get:
-			copy(op.Data, mem[op.DstOff:])
+			sys.Copy(op.Data, mem[op.DstOff:])
 		default:
 			return e.unknown(op)
 		}

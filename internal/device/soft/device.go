@@ -84,22 +84,23 @@ func (d *Device) Clock() uint64 { return sys.Nanotime() }
 var sleepWord uint32
 
 // Idle is gpu.Env's: see gpu.Thread.Idle.
-func (d *Device) Idle(round int32, waited uint64) {
+func (d *Device) Idle(round int32, waited uint64) bool {
 	if f := d.progress.Load(); f != nil && (*f)() {
-		return
+		return true
 	}
 	if waited == 0 && !d.opt.CrowdedProcess {
-		return // the wait has just begun: look again before giving way
+		return false // the wait has just begun: look again before giving way
 	}
 	runtime.Gosched()
 	if waited == 0 || round < 16 && !d.opt.CrowdedMachine {
-		return
+		return false
 	}
 	if waited < uint64(time.Millisecond) {
 		sys.Yield()
-		return
+		return false
 	}
 	sys.FutexWait(&sleepWord, 0, time.Duration(min(waited/8, uint64(time.Millisecond))))
+	return false
 }
 
 // Wake is gpu.Env's.

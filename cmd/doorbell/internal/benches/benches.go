@@ -69,7 +69,6 @@ type bench struct {
 	wrong      string // what this rank found wrong in the part that runs
 	rows       []report.Row
 	bad        string // what was wrong, on any rank
-	done       int
 }
 
 // maxSamples is how many round trips of one part are kept apart.

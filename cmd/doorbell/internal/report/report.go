@@ -64,13 +64,11 @@ type rowJSON struct {
 
 // MarshalJSON writes the row with the names of the contract. A figure that is not a number is left out.
 func (r Row) MarshalJSON() ([]byte, error) {
-	return json.Marshal(rowJSON{
-		Label: r.Label,
-		Bytes: r.Bytes, Ranks: r.Ranks, Nodes: r.Nodes, Net: r.Net, Backend: r.Backend, Device: r.Device,
-		Progress: r.Progress, Emulated: r.Emulated, Iters: r.Iters,
-		P50US: figure(r.P50US), P99US: figure(r.P99US), MinUS: figure(r.MinUS), MaxUS: figure(r.MaxUS),
-		GBps: figure(r.GBps), Mops: figure(r.Mops), CheckedBytes: r.CheckedBytes,
-	})
+	j := rowJSON(r)
+	for _, f := range []*float64{&j.P50US, &j.P99US, &j.MinUS, &j.MaxUS, &j.GBps, &j.Mops} {
+		*f = figure(*f)
+	}
+	return json.Marshal(j)
 }
 
 // UnmarshalJSON is the inverse of MarshalJSON, up to rounding.
@@ -79,11 +77,7 @@ func (r *Row) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &j); err != nil {
 		return err
 	}
-	*r = Row{
-		Label: j.Label, Bytes: j.Bytes, Ranks: j.Ranks, Nodes: j.Nodes, Net: j.Net, Backend: j.Backend, Device: j.Device,
-		Progress: j.Progress, Emulated: j.Emulated, Iters: j.Iters,
-		P50US: j.P50US, P99US: j.P99US, MinUS: j.MinUS, MaxUS: j.MaxUS, GBps: j.GBps, Mops: j.Mops, CheckedBytes: j.CheckedBytes,
-	}
+	*r = Row(j)
 	return nil
 }
 

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestConcurrentCallsTakeTurns(t *testing.T) {
+	both(t, 2, func(t *testing.T, gs []Group) {
+		each(gs, func(g Group) {
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					if _, err := g.AllGather(t.Context(), "same", Blob{}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		first := make(chan error, 1)
+		g := gs[0].(*group)
+		go func() {
+			_, err := g.AllGather(t.Context(), "held", Blob{})
+			first <- err
+		}()
+		for len(g.turn) == 0 { // until the first call has its turn
+			time.Sleep(time.Millisecond) // sleep: a turn tells nobody that it was taken
+		}
+		if _, err := g.AllGather(ctx, "second", Blob{}); err == nil || !strings.Contains(err.Error(), "not begun") {
+			t.Errorf("second call: %v", err)
+		}
+		if _, err := gs[1].AllGather(t.Context(), "held", Blob{}); err != nil {
+			t.Error(err)
+		}
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A rank that calls but never looks at what comes is bounded, and in the end given up.
+func TestAheadIsBounded(t *testing.T) {
+	both(t, 2, func(t *testing.T, gs []Group) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		lost := make(chan error, 2) // seen by the receiver, or by the sender if its socket took less than its queue
+		gs[0].OnLost(func(_ int, cause error) { lost <- cause })
+		gs[1].OnLost(func(_ int, cause error) { lost <- cause })
+		for range maxAheadFrames + 1 {
+			gs[0].AllGather(ended, "x", Blob{})
+		}
+		select {
+		case cause := <-lost:
+			if errors.Is(cause, ErrNoGoodbye) {
+				cause = <-lost // one end gave up, the other saw only that
+			}
+			if !strings.Contains(cause.Error(), "ahead") && !strings.Contains(cause.Error(), "reads nothing") {
+				t.Errorf("lost: %v", cause)
+			}
+		case <-time.After(testBound):
+			t.Error("never given up")
+		}
+	})
+}
+
+func TestLocalBadSize(t *testing.T) {
+	for _, n := range []int{0, -1, MaxRanks + 1} {
+		if gs, err := Local(n); err == nil || gs != nil || !strings.Contains(err.Error(), fmt.Sprint(n)) {
+			t.Errorf("Local(%d): %v", n, err)
+		}
+	}
+}
