@@ -266,7 +266,9 @@ func (c *Comm) Close() error {
 	<-c.ticked
 	c.engine.Remove(c.owner)
 	c.dev.SetProgress(nil)
-	errs = append(errs, c.endpoint.Close(), c.infos.free(), c.dev.Close())
+	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
+	defer cancel()
+	errs = append(errs, c.owner.Close(ctx, c.endpoint.Close), c.infos.free(), c.dev.Close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close rank %d: %w", c.rank, err)
 	}

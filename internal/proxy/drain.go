@@ -95,6 +95,8 @@ func (o *Owner) post(q *queue, n int) bool {
 		}
 		if op.State != netplugin.Posted {
 			o.pieceEnded(e, nil)
+		} else {
+			o.tab.e[e].desc = o.descs[i]
 		}
 	}
 	if !q.dead {
@@ -119,7 +121,7 @@ func (o *Owner) pieceEnded(i int32, err error) {
 	q := e.q
 	o.flown(q, -1)
 	if err != nil && !q.dead {
-		o.fail(q, statusOf(err), &abi.Desc{}, err)
+		o.fail(q, statusOf(err), &e.desc, err)
 	}
 	if e.pieces--; e.pieces > 0 {
 		return

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -199,6 +200,16 @@ func (o *Owner) Lose(ctx context.Context, peer int) error {
 	})
 }
 
+// Close ends the owner and its endpoint, when no pass runs: whoever still drives it finds nothing.
+func (o *Owner) Close(ctx context.Context, end func() error) error {
+	var err error
+	werr := o.With(ctx, func() {
+		o.comms, o.queues, o.windows, o.nets, o.flying = nil, nil, nil, nil, 0
+		err = end()
+	})
+	return cmp.Or(err, werr)
+}
+
 // Stats is a copy of the counters.
 func (o *Owner) Stats(ctx context.Context) (s Stats, err error) {
 	err = o.With(ctx, func() { s = o.stats })
@@ -284,8 +295,12 @@ func (o *Owner) passMany(n, budget int) bool {
 	}
 	for i := range share {
 		q := o.queues[(o.sweep+i)%n]
-		if !q.dead && q.ready() && !q.announced() && budget > 0 {
-			budget -= o.drain(q, budget)
+		if q.dead || !q.ready() || q.announced() {
+			continue
+		}
+		if budget -= o.drain(q, budget); budget <= 0 {
+			share = i + 1 // the rest is first next time
+			break
 		}
 	}
 	o.sweep = (o.sweep + share) % n

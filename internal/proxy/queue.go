@@ -145,8 +145,9 @@ const none = int32(-1)
 type entry struct {
 	q       *queue
 	ticket  uint64
-	counter int32 // counter to raise, or none
-	pieces  int32 // posted and not ended, and one while more may follow
+	counter int32    // counter to raise, or none
+	pieces  int32    // posted and not ended, and one while more may follow
+	desc    abi.Desc // of one that did not end in Post, for the message if it fails
 	buf     [abi.CellPayload]byte
 }
 

@@ -70,7 +70,7 @@ func (l *launch) run() error {
 	d := l.dev
 	seed := uint64(0)
 	if d.opt.Seed != 0 {
-		seed = mix(d.opt.Seed + d.launches.Add(1))
+		seed = mix(mix(d.opt.Seed) + d.launches.Add(1))
 	}
 	l.order = newOrder(uint64(l.grid.Blocks), seed)
 	l.next.Store(0)
@@ -93,6 +93,11 @@ func (l *launch) run() error {
 		}
 		<-l.done
 	}
+	return l.end()
+}
+
+// end gives the call back and says how the grid ended.
+func (l *launch) end() error {
 	l.call.Release()
 	l.call = nil
 	if l.err != nil {
@@ -182,8 +187,17 @@ func (d *Device) takeWorker() *worker {
 }
 
 func (d *Device) work(w *worker) {
-	for t := range w.tasks {
+	var t task
+	running := false
+	defer func() {
+		if running {
+			t.b.endWarp() // the kernel took this goroutine with it, by runtime.Goexit
+		}
+	}()
+	for t = range w.tasks {
+		running = true
 		d.runWarp(t)
+		running = false
 		d.mu.Lock()
 		d.idle = append(d.idle, w)
 		d.mu.Unlock()

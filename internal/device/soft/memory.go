@@ -81,7 +81,10 @@ func (d *Device) Alloc(bytes int) (device.Memory, error) {
 
 func (d *Device) Import(h device.Handle) (device.Memory, error) {
 	if m, ok := h.Local.(*memory); ok {
-		return &memory{bytes: m.bytes, fd: -1}, nil // the heap keeps it while somebody points at it
+		if h.Bytes < 1 || h.Bytes > len(m.bytes) {
+			return nil, fmt.Errorf("import memory: %d bytes asked for, the memory has %d", h.Bytes, len(m.bytes))
+		}
+		return &memory{bytes: m.bytes[:h.Bytes:h.Bytes], fd: -1}, nil // the heap keeps it while somebody points at it
 	}
 	if h.FD < 0 {
 		return nil, fmt.Errorf("import memory: no descriptor and no local memory in the handle")

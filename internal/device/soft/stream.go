@@ -88,9 +88,21 @@ func (s *stream) push(it item) error {
 }
 
 func (s *stream) serve() {
-	defer close(s.ended)
+	running := false
+	defer func() {
+		if !running {
+			s.mu.Unlock()
+			close(s.ended)
+			return
+		}
+		// A kernel of one warp runs here, and this one took this goroutine with it, by runtime.Goexit.
+		err := s.l.end()
+		s.mu.Lock()
+		s.finish(err)
+		s.mu.Unlock()
+		go s.serve()
+	}()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for {
 		for s.done == s.queued && !s.closing {
 			s.cond.Wait()
@@ -103,14 +115,21 @@ func (s *stream) serve() {
 		*it = item{}
 		skip := s.err != nil
 		s.mu.Unlock()
+		running = true
 		err := s.do(call, grid, ev, skip)
+		running = false
 		s.mu.Lock()
-		if err != nil && s.err == nil {
-			s.err = err
-		}
-		s.done++
-		s.cond.Broadcast()
+		s.finish(err)
 	}
+}
+
+// finish counts an item as done; s.mu is held.
+func (s *stream) finish(err error) {
+	if err != nil && s.err == nil {
+		s.err = err
+	}
+	s.done++
+	s.cond.Broadcast()
 }
 
 func (s *stream) do(call gpu.Call, grid device.Grid, ev *event, skip bool) error {

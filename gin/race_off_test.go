@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+package gin_test
+
+// raceOn says whether the race detector is in this test binary.
+const raceOn = false
+
+// underRace is the same.
+const underRace = raceOn

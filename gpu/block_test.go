@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// nowhere is an Env for blocks whose threads do not wait.
+type nowhere struct{}
+
+func (nowhere) Clock() uint64           { return 0 }
+func (nowhere) Idle(int32, uint64) bool { return false }
+func (nowhere) Wake(*uint32)            {}
+
+// block runs f by each warp of a block.
+func block(warps int32, f func(t Thread)) {
+	b := &SoftBlock{Env: nowhere{}}
+	b.Reset(2, 5, warps)
+	var wg sync.WaitGroup
+	for w := range warps {
+		wg.Go(func() { f(b.Thread(w)) })
+	}
+	wg.Wait()
+}
+
+// TestRelease hands plain data over by release and acquire; under -race the detector agrees.
+func TestRelease(t *testing.T) {
+	var data [64]uint64
+	var flag uint64
+	p := PtrTo(&flag)
+	var wg sync.WaitGroup
+	const rounds = 2000
+	wg.Go(func() {
+		for i := range uint64(rounds) {
+			for Load(p, Acquire, ScopeSys) != 2*i {
+				runtime.Gosched()
+			}
+			for j := range data {
+				data[j] = i + uint64(j)
+			}
+			Store(p, 2*i+1, Release, ScopeSys)
+		}
+	})
+	for i := range uint64(rounds) {
+		for Load(p, Acquire, ScopeSys) != 2*i+1 {
+			runtime.Gosched()
+		}
+		for j, v := range data {
+			if v != i+uint64(j) {
+				t.Fatalf("round %d: word %d is %d", i, j, v)
+			}
+		}
+		Store(p, 2*i+2, Release, ScopeSys)
+	}
+	wg.Wait()
+}
+
+// TestPtr compares addresses with plain indices.
+func TestPtr(t *testing.T) {
+	var none Ptr[uint64]
+	if !none.IsNil() || none.Addr() != 0 || !PtrOf(nil).IsNil() {
+		t.Error("the zero Ptr is not nil")
+	}
+	type rec struct {
+		a uint32
+		b uint64
+		c byte
+	}
+	rs := make([]rec, 10)
+	p := PtrTo(&rs[0])
+	rapid.Check(t, func(t *rapid.T) {
+		i := rapid.IntRange(0, 9).Draw(t, "element")
+		rs[i] = rec{uint32(i), uint64(i) << 40, byte(i)}
+		q := p.At(i)
+		if q.Load() != rs[i] || q.Raw() != &rs[i] || q.IsNil() || q.At(-i) != p || p.Byte(uint64(i)*(q.Addr()-p.Addr())/uint64(max(i, 1))) != q {
+			t.Fatalf("element %d", i)
+		}
+		q.Store(rec{7, 8, 9})
+		if rs[i] != (rec{7, 8, 9}) {
+			t.Fatalf("element %d was not stored", i)
+		}
+	})
+	words := []uint32{0x11223344, 0x55667788}
+	if got := Cast[byte](PtrTo(&words[0])).Byte(4).Load(); got != 0x88 {
+		t.Errorf("byte 4 is %#x", got)
+	}
+	if s := Slice(PtrTo(&words[0]), 2); len(s) != 2 || &s[1] != &words[1] {
+		t.Error("the slice is elsewhere")
+	}
+}
+
+// TestVotes: a warp of one lane votes with itself.
+func TestVotes(t *testing.T) {
+	block(3, func(th Thread) {
+		if Ballot(th, true) != 1 || Ballot(th, false) != 0 || !Any(th, true) || Any(th, false) || !All(th, true) || All(th, false) {
+			t.Error("votes of one lane")
+		}
+		if th.Block() != 2 || th.Blocks() != 5 || th.Warps() != 3 || th.Threads() != 3*WarpSize || th.Index() != th.Warp()*WarpSize {
+			t.Error("a thread's place")
+		}
+	})
+}
+
+// TestBlockEnds has a block end while some of its threads wait at the barrier: they leave with Ended, also those that
+// come later; the block is of use for the next launch.
+func TestBlockEnds(t *testing.T) {
+	b := &SoftBlock{Env: nowhere{}}
+	for range 50 {
+		b.Reset(0, 1, 4)
+		left := make([]any, 4)
+		var wg sync.WaitGroup
+		for w := range int32(4) {
+			wg.Go(func() {
+				defer func() { left[w] = recover() }()
+				if w == 3 {
+					runtime.Gosched()
+					b.End()
+					return
+				}
+				b.Thread(w).SyncBlock()
+			})
+		}
+		wg.Wait()
+		for w, v := range left[:3] {
+			if v != any(Ended) {
+				t.Fatalf("warp %d left with %v", w, v)
+			}
+		}
+		b.Reset(0, 1, 2) // fewer warps than before
+		n := 0
+		for w := range int32(2) {
+			wg.Go(func() {
+				for i := range 100 {
+					if int32(i%2) == w {
+						n++
+					}
+					b.Thread(w).SyncBlock()
+				}
+			})
+		}
+		wg.Wait()
+		if n != 100 {
+			t.Fatalf("%d of 100 turns", n)
+		}
+	}
+}
+
+// TestKernel binds arguments, runs with them and forgets them.
+func TestKernel(t *testing.T) {
+	type args struct {
+		a int
+		p Ptr[uint64]
+	}
+	var sum int
+	k := NewKernel("sum", func(_ Thread, a args) { sum += a.a }, "ptx text")
+	if k.Name() != "sum" || k.PTX() != "ptx text" {
+		t.Errorf("name %q, PTX %q", k.Name(), k.PTX())
+	}
+	one, two := k.Bind(args{a: 1}), k.Bind(args{a: 20})
+	one.Run(Thread{})
+	two.Run(Thread{})
+	one.Run(Thread{})
+	if sum != 22 || one.Name() != "sum" {
+		t.Errorf("sum is %d", sum)
+	}
+	var word uint64
+	c := k.Bind(args{p: PtrTo(&word)})
+	c.Release()
+	if b := c.(*bound[args]); !b.args.p.IsNil() {
+		t.Error("arguments are kept after the launch")
+	}
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu_test
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// env is a device of nothing but a clock.
+type env struct{ start time.Time }
+
+func (e env) Clock() uint64         { return uint64(time.Since(e.start)) }
+func (env) Idle(int32, uint64) bool { runtime.Gosched(); return false }
+func (env) Wake(word *uint32)       { *word = 0 }
+
+// warps runs f in each warp of a block at once.
+func warps(n int32, f func(gpu.Thread)) {
+	b := &gpu.SoftBlock{Env: env{time.Now()}}
+	b.Reset(0, 1, n)
+	var wg sync.WaitGroup
+	for w := range n {
+		wg.Go(func() { f(b.Thread(w)) })
+	}
+	wg.Wait()
+}
+
+type args struct {
+	out *[8]int
+	at  int
+	big [40]uint64
+}
+
+// TestBind: calls bound at the same time keep their arguments apart, a kernel that changes its own changes nobody
+// else's, and a released call is bound anew.
+func TestBind(t *testing.T) {
+	k := gpu.NewKernel("Bound", func(_ gpu.Thread, a args) {
+		for i, v := range a.big {
+			if v != uint64(a.at*100+i) {
+				a.out[7]++
+			}
+			a.big[i] = 0
+		}
+		a.out[a.at]++
+		a.at = 7
+	}, "some ptx")
+	if k.Name() != "Bound" || k.PTX() != "some ptx" {
+		t.Errorf("kernel is named %q with ptx %q", k.Name(), k.PTX())
+	}
+	var out [8]int
+	bind := func(at int) gpu.Call {
+		a := args{out: &out, at: at}
+		for i := range a.big {
+			a.big[i] = uint64(at*100 + i)
+		}
+		c := k.Bind(a)
+		a.big[0] = 1 << 40
+		return c
+	}
+	warps(1, func(th gpu.Thread) {
+		for range 50 {
+			calls := []gpu.Call{bind(0), bind(1), bind(2)}
+			for _, i := range []int{2, 0, 1, 1} {
+				calls[i].Run(th)
+				if calls[i].Name() != "Bound" {
+					t.Errorf("call is named %q", calls[i].Name())
+				}
+			}
+			for _, c := range calls {
+				c.Release()
+			}
+		}
+	})
+	if want := [8]int{50, 100, 50}; out != want {
+		t.Errorf("runs by argument, and wrong words last: %v, want %v", out, want)
+	}
+}
