@@ -11,6 +11,8 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/netplugin"
+	"github.com/doorbell-net/doorbell/netplugin/shm"
 )
 
 // says fails the test unless the error is there and has each text in it.
@@ -250,4 +252,36 @@ func TestAfterClose(t *testing.T) {
 	nop := kernel("nop", func(gpu.Thread) {})
 	closed("launch", doorbell.Launch(st, nop, one, struct{}{}))
 	closed("launch on a new stream", doorbell.Launch(c.Stream(), nop, one, struct{}{}))
+}
+
+// weakNet is a network that lacks what Core needs.
+type weakNet struct {
+	shm.Plugin
+	name   string
+	powers netplugin.Powers
+}
+
+func (w weakNet) Name() string             { return w.name }
+func (w weakNet) Powers() netplugin.Powers { return w.powers }
+
+var weakNets = []struct {
+	net  weakNet
+	says string
+}{
+	{weakNet{name: "unordered", powers: netplugin.Powers{Mapped: true, MaxBytes: 1 << 20}}, "not ordered"},
+	{weakNet{name: "narrow", powers: netplugin.Powers{Ordered: true, Mapped: true, MaxBytes: 255}}, "at most 255 bytes"},
+}
+
+func init() {
+	for _, w := range weakNets {
+		netplugin.Register(w.net)
+	}
+}
+
+// TestWeakNetworks refuses networks on which Core could not keep its word.
+func TestWeakNetworks(t *testing.T) {
+	for _, w := range weakNets {
+		_, err := doorbell.Local(2, doorbell.Options{Net: w.net.name})
+		says(t, err, w.net.name, "network "+w.net.name, w.says)
+	}
 }

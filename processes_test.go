@@ -150,6 +150,7 @@ func childKilled(r *rank) {
 // same wait is OK.
 func TestStopped(t *testing.T) {
 	cs := startJob(t, "stopped", 2, all(2))
+	cs[0].mark("ready")
 	cs[1].mark("ready")
 	cs[1].signal(syscall.SIGSTOP)
 	cs[0].tell()
@@ -168,8 +169,8 @@ func TestStopped(t *testing.T) {
 func childStopped(r *rank) {
 	dc := r.devComm(doorbell.Needs{Signals: 1, Barriers: 1})
 	r.sync()
+	mark("ready")
 	if r.Rank() == 1 {
-		mark("ready")
 		r.run(func(t gpu.Thread) {
 			d, co := dc.Device(), gin.ByThread(t)
 			c, world := gin.Open(&d, 0), gin.World(&d)

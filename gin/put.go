@@ -108,9 +108,14 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Pt
 	d.Encode(&w, phase)
 	p := q.Slots.At(slot * abi.DescWords)
 	// No order among the words: each has its phase bit.
-	for j := range abi.DescWords {
-		gpu.Store(p.At(j), w[j], gpu.Release, gpu.ScopeSys)
-	}
+	gpu.Store(p, w[0], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(1), w[1], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(2), w[2], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(3), w[3], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(4), w[4], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(5), w[5], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(6), w[6], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p.At(7), w[7], gpu.Release, gpu.ScopeSys)
 	gpu.Store(q.Hint, uint32(ticket+1), gpu.Relaxed, gpu.ScopeSys)
 	if gpu.WarpSize == 1 && gpu.Load(c.dc.Asleep, gpu.Relaxed, gpu.ScopeSys) != 0 {
 		t.Wake(c.dc.Asleep)
