@@ -235,3 +235,45 @@ func TestLLProperty(t *testing.T) {
 		}
 	})
 }
+
+// Ranks without tokens take part like the others, and so does one that gets none.
+func TestLLEmptyRanks(t *testing.T) {
+	for name, tokens := range map[string][]int{"one": {0, 4, 4}, "all but one": {0, 0, 4}, "all": {0, 0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 3, 1, moe.Options{MaxTokens: 4, Hidden: 24, TopK: 2, Experts: 6}, doorbell.Grid{Blocks: 1, Warps: 2})
+			defer w.close()
+			for iter := range 4 {
+				g, err := routing.Generate(routing.Options{Seed: uint64(iter + 1), Ranks: 3, Experts: 6, TopK: 2, TokensPerRank: tokens})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := w.check(problem(g, 24, 7, uint64(iter)), ref.ExpertFn); err != nil {
+					t.Fatalf("iteration %d: %v", iter, err)
+				}
+			}
+		})
+	}
+	t.Run("a rank that receives nothing", func(t *testing.T) {
+		w := newWorld(t, 3, 3, moe.Options{MaxTokens: 2, Hidden: 24, TopK: 2, Experts: 6}, doorbell.Grid{Blocks: 1, Warps: 1})
+		defer w.close()
+		g := &routing.Routing{Ranks: 3, Experts: 6, TopK: 2, Idx: [][]int32{{0, 1, 1, 0}, {0, -1}, {1, 0, -1, -1}}, Weights: [][]float32{{1, 2, 3, 4}, {5, 6}, {7, 8, 9, 10}}}
+		if err := w.check(problem(g, 24, 1, 0), ref.ExpertFn); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Odd and large numbers of ranks, and experts that do not divide by them.
+func TestLLManyRanks(t *testing.T) {
+	for _, c := range []struct{ ranks, perNode, experts int }{{12, 4, 31}, {24, 3, 24}, {24, 24, 50}} {
+		w := newWorld(t, c.ranks, c.perNode, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 4, Experts: c.experts}, doorbell.Grid{Blocks: 1, Warps: 1})
+		g, err := routing.Generate(routing.Options{Seed: 3, Ranks: c.ranks, Experts: c.experts, TopK: 4, Tokens: 3, Uneven: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.check(problem(g, 16, 7, 1), ref.ExpertFn); err != nil {
+			t.Errorf("%d ranks, %d a node, %d experts: %v", c.ranks, c.perNode, c.experts, err)
+		}
+		w.close()
+	}
+}
