@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -130,6 +131,28 @@ func (c *child) signal(s syscall.Signal) {
 	c.t.Helper()
 	if err := c.cmd.Process.Signal(s); err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// stop sends SIGSTOP and waits until each thread stands still.
+func (c *child) stop() {
+	c.t.Helper()
+	c.signal(syscall.SIGSTOP)
+	for deadline := time.Now().Add(testBound); ; time.Sleep(time.Millisecond) { // sleep: nothing tells of it
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", c.cmd.Process.Pid))
+		running := err != nil || len(stats) == 0
+		for _, f := range stats {
+			b, err := os.ReadFile(f)
+			if _, rest, ok := bytes.Cut(b, []byte(") ")); err == nil && (!ok || rest[0] != 'T') {
+				running = true
+			}
+		}
+		if !running {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("rank %d does not stop", c.rank)
+		}
 	}
 }
 

@@ -152,7 +152,7 @@ func TestStopped(t *testing.T) {
 	cs := startJob(t, "stopped", 2, all(2))
 	cs[0].mark("ready")
 	cs[1].mark("ready")
-	cs[1].signal(syscall.SIGSTOP)
+	cs[1].stop()
 	cs[0].tell()
 	cs[0].mark("timed out")
 	time.Sleep(1100 * time.Millisecond) // sleep: longer than a producer may be silent
