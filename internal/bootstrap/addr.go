@@ -101,5 +101,7 @@ func notYet(err error) bool {
 			return true
 		}
 	}
-	return false
+	// A dial that ran into the deadline may say so a moment before the context does.
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
