@@ -101,7 +101,6 @@ func notYet(err error) bool {
 			return true
 		}
 	}
-	// A dial that ran into the deadline may say so a moment before the context does.
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
+	// The dialer's own deadline, which may come a moment before its context ends.
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
