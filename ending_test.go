@@ -119,19 +119,30 @@ func TestAbort(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			best := testBound
 			for range 10 {
-				each(t, local(t, 2, doorbell.Options{}), func(r *rank) { abortOnce(r, name, cause, end) })
+				each(t, local(t, 2, doorbell.Options{}), func(r *rank) {
+					if r.Rank() == 0 {
+						best = min(best, abortOnce(r, name, cause, end))
+					} else {
+						r.devComm(abortNeeds)
+						r.sync() // and never answers
+					}
+				})
+			}
+			if best > 100*time.Millisecond { // of ten, since others may have the processors
+				t.Errorf("the fastest took %v", best)
 			}
 		})
 	}
 }
 
-func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int)) {
-	dc := r.devComm(doorbell.Needs{Signals: 1, Counters: 1, Barriers: 1})
+var abortNeeds = doorbell.Needs{Signals: 1, Counters: 1, Barriers: 1}
+
+// abortOnce says how long the waits took to end.
+func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int)) time.Duration {
+	dc := r.devComm(abortNeeds)
 	r.sync()
-	if r.Rank() == 1 {
-		return // it never answers
-	}
 	statuses := r.waitAll(dc, gin.Window{})
 	host := make(chan error)
 	go func() { host <- r.Barrier(r.ctx) }()
@@ -161,7 +172,7 @@ func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int))
 	if !ok || c.Status != want || c.Rank != 0 || want == gin.Aborted && !errors.Is(c, cause) || want == gin.Revoked && !errors.Is(c, doorbell.ErrRevoked) {
 		r.fail("cause is %v", dc.Cause())
 	}
-	if took > 100*time.Millisecond && !raceOn {
+	if took > 5*time.Second {
 		r.fail("it took %v", took)
 	}
 	// New work is refused, with the reason.
@@ -175,6 +186,7 @@ func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int))
 		expect(ctx.Signal(co, gin.World(&d), 1, gin.SignalInc(0)), want, "signal afterwards")
 		expect(ctx.Flush(co), gin.OK, "flush of nothing")
 	})
+	return took
 }
 
 // TestAbortWhileClosing has a close wait for a kernel that waits for a peer; an abort ends both. So does the peer's end.

@@ -59,7 +59,6 @@ func startJob(t *testing.T, name string, n int, ranks []int, environ ...string) 
 			fmt.Sprint("DOORBELL_RANK=", r), fmt.Sprint("DOORBELL_WORLD_SIZE=", n), fmt.Sprint("DOORBELL_LOCAL_SIZE=", n), "DOORBELL_TIMEOUT=20s",
 			fmt.Sprint("DOORBELL_SEED=", baseSeed))
 		c.cmd.Env = append(c.cmd.Env, environ...)
-		c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		var err error
 		if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 			t.Fatal(err)

@@ -140,7 +140,7 @@ func TestProcessWrongToken(t *testing.T) {
 func TestProcessNeverComes(t *testing.T) {
 	cs := configs(4, func(c *Config) { c.Timeout = time.Second })
 	for _, c := range startChildren(t, cs[:2]) {
-		want := fmt.Sprintf("waited 1s for ranks 2, 3 (of 4) at %s: not there", cs[0].Addr)
+		want := fmt.Sprintf("for ranks 2, 3 (of 4) at %s: not there", cs[0].Addr)
 		if l := c.expect("join failed:"); !strings.Contains(l, want) {
 			t.Errorf("%s: %q, want %q", c.name, l, want)
 		}
