@@ -54,9 +54,9 @@ func startJob(t *testing.T, name string, n int, ranks []int, environ ...string) 
 	cs := make([]*child, n)
 	for _, r := range ranks {
 		c := &child{t: t, rank: r, marks: make(chan string, 100), ended: make(chan struct{})}
-		c.cmd = exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.timeout=60s")
+		c.cmd = exec.Command(os.Args[0], "-test.run=^TestChild$", fmt.Sprint("-test.timeout=", 3*testBound))
 		c.cmd.Env = append(os.Environ(), childEnv+"="+name, "DOORBELL_ADDR=unix:@doorbell-test-"+id, "DOORBELL_JOB="+id, "DOORBELL_TOKEN=secret-"+id,
-			fmt.Sprint("DOORBELL_RANK=", r), fmt.Sprint("DOORBELL_WORLD_SIZE=", n), fmt.Sprint("DOORBELL_LOCAL_SIZE=", n), "DOORBELL_TIMEOUT=20s",
+			fmt.Sprint("DOORBELL_RANK=", r), fmt.Sprint("DOORBELL_WORLD_SIZE=", n), fmt.Sprint("DOORBELL_LOCAL_SIZE=", n), fmt.Sprint("DOORBELL_TIMEOUT=", testBound),
 			fmt.Sprint("DOORBELL_SEED=", baseSeed))
 		c.cmd.Env = append(c.cmd.Env, environ...)
 		var err error

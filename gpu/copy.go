@@ -2,8 +2,6 @@
 
 package gpu
 
-import "github.com/doorbell-net/doorbell/internal/sys"
-
 // U32x4 is 16 bytes that are loaded and stored at once. A Ptr[U32x4] is a multiple of 16.
 type U32x4 [4]uint32
 
@@ -56,7 +54,7 @@ func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 
 func copyBytes(dst, src Ptr[byte], n int) {
 	if n > 0 {
-		sys.Copy(bytesAt(dst, n), bytesAt(src, n))
+		copy(bytesAt(dst, n), bytesAt(src, n))
 	}
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 // Unsafe: hands the addresses of a word and of a time limit to the futex system call. Both stay alive and in place for
 // the call, since they are arguments converted in the call itself. TestFutex covers it.
 

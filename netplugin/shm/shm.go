@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/doorbell-net/doorbell/internal/sys"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -113,9 +112,9 @@ func (e *endpoint) one(op *netplugin.Op) error {
 		}
 		switch op.Kind {
 		case netplugin.Put:
-			sys.Copy(mem[op.DstOff:], op.Data)
+			copy(mem[op.DstOff:], op.Data)
 		case netplugin.Get:
-			sys.Copy(op.Data, mem[op.DstOff:])
+			copy(op.Data, mem[op.DstOff:])
 		default:
 			return e.unknown(op)
 		}
