@@ -59,7 +59,7 @@ func (s *Stream) Record() *Event { return &Event{s, s.dev.Record()} }
 func (s *Stream) WaitEvent(e *Event) { s.dev.WaitEvent(e.dev) }
 
 // Wait waits until all that was queued is done, moving data meanwhile where nobody else does. It returns the failure
-// of a kernel.
+// of a kernel. A put that the kernel did not flush may still read its source afterwards.
 func (s *Stream) Wait(ctx context.Context) error { return s.Record().Wait(ctx) }
 
 // Done says whether the event has come.
@@ -79,9 +79,13 @@ func (e *Event) Wait(ctx context.Context) error {
 	}
 	err := e.dev.Wait(ctx)
 	for range 1000 { // what the kernels left in their queues
-		if !c.engine.Assist(c.owner) && c.owner.Quiet() {
+		if c.engine.Assist(c.owner) {
+			continue
+		}
+		if c.owner.Quiet() {
 			break
 		}
+		runtime.Gosched() // another moves it
 	}
 	if err != nil {
 		return fmt.Errorf("rank %d: %w", c.rank, err)
