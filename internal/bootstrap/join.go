@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,7 +250,7 @@ func (j *joiner) claim(ctx context.Context) error {
 			if !again && ctx.Err() == nil {
 				return err
 			}
-			if why == nil || ctx.Err() == nil {
+			if why == nil || ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 				why = err
 			}
 		case errors.Is(err, errBusy):
