@@ -32,6 +32,7 @@ type DevComm struct {
 	shared, own device.Memory
 	maps        []device.Memory
 	regions     []netplugin.Region
+	export      []byte
 	mu          sync.Mutex // closing against marking
 	closed      bool
 }
@@ -98,10 +99,11 @@ func (dc *DevComm) alloc(p plan) (err error) {
 // connect exchanges the signals' memory and starts the proxy.
 func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	c := dc.comm
-	export, err := c.endpoint.Export(dc.shared.Bytes(), true)
+	export, err := c.export(ctx, dc.shared.Bytes(), true)
 	if err != nil {
 		return c.refuse(ctx, deviceCommunicator, err)
 	}
+	dc.export = export
 	size := len(dc.shared.Bytes())
 	blob, err := handleBlob(dc.shared.Handle(), signalOffer{Needs: dc.needs, offer: offer{Bytes: size, Size: size, Export: export}})
 	if err != nil {
@@ -130,7 +132,7 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	base := c.nextCtx
 	c.nextCtx += int32(dc.needs.Contexts)
 	c.mu.Unlock()
-	dc.proxy = &proxy.DevComm{ABI: dc.abi, Context: base, Signals: dc.regions, Net: c.endpoint, MaxBytes: c.plugin.Powers().MaxBytes}
+	dc.proxy = &proxy.DevComm{ABI: dc.abi, Context: base, Signals: dc.regions, Net: c.endpoint, MaxBytes: c.plugin.Powers().MaxBytes, Polled: c.plugin.Powers().Polled}
 	return c.owner.AddDevComm(ctx, dc.proxy)
 }
 
@@ -144,7 +146,7 @@ func (dc *DevComm) layOut(p plan) {
 	*a = abi.DevComm{
 		Version: abi.DevCommVersion, Rank: int32(c.rank), Ranks: int32(c.size), LSARank: int32(c.lsaRank), LSASize: int32(c.lsaSize),
 		Contexts: int32(n.Contexts), Signals: int32(n.Signals), Counters: int32(n.Counters), Barriers: int32(n.Barriers),
-		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Timeout: uint64(c.opt.Timeout),
+		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Looks: 64, Timeout: uint64(c.opt.Timeout),
 		Queues: gpu.Cast[abi.Queue](at(dc.own, p.table)), Status: half(p.status), Lost: half(p.lost),
 		Control: gpu.Cast[abi.Control](at(dc.own, p.ctl)),
 		Net:     word(dc.shared, p.net), LSA: word(dc.shared, p.lsaWords), Inbox: word(dc.shared, p.inbox),
@@ -155,6 +157,9 @@ func (dc *DevComm) layOut(p plan) {
 	}
 	if n.Rail {
 		a.Railed = 1
+	}
+	if c.plugin.Powers().Polled && c.engine.Mode() == proxy.Assisted {
+		a.Looks = 1 // the waiting thread is the one that looks at the network
 	}
 	if c.rank == 0 {
 		a.Inject = map[string]uint32{netplugin.InjectBitFlip: abi.InjectBitFlip, netplugin.InjectLostPut: abi.InjectLostPut,
@@ -292,7 +297,7 @@ func (dc *DevComm) Close() error {
 
 func (dc *DevComm) free() error {
 	c := dc.comm
-	w := Window{comm: c, maps: dc.maps, regions: dc.regions}
+	w := Window{comm: c, maps: dc.maps, regions: dc.regions, export: dc.export}
 	w.unmap()
 	var errs []error
 	for _, m := range []device.Memory{dc.shared, dc.own} {

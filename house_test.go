@@ -57,6 +57,7 @@ var floors = []house.Floor{
 		{Path: "internal/device/soft"},
 		{Path: "internal/device/cuda"},
 		{Path: "internal/bootstrap"},
+		{Path: "internal/launchenv"},
 		{Path: "internal/topo"},
 	}},
 	{Number: 1, Folders: []house.Folder{

@@ -24,10 +24,11 @@ import (
 	"github.com/doorbell-net/doorbell/internal/topo"
 	"github.com/doorbell-net/doorbell/netplugin"
 	_ "github.com/doorbell-net/doorbell/netplugin/shm" // the network within a machine is always there
+	_ "github.com/doorbell-net/doorbell/netplugin/tcp" // and that between machines
 )
 
 // version is of what ranks say to each other; ranks of different ones refuse each other.
-const version = 1
+const version = 2
 
 // Open joins a job as one of its ranks. Who this process is comes from the environment that "doorbell run" sets, unless
 // Options says it. Collective: it returns when all ranks have come, or by ctx.
@@ -39,10 +40,14 @@ func Open(ctx context.Context, o Options) (*Comm, error) {
 		return nil, err
 	}
 	warnUnknown(o.Log)
-	g, err := bootstrap.Join(ctx, bootstrap.Config{
+	config := bootstrap.Config{
 		Rank: o.Rank, Size: o.Size, Addr: o.Addr, Job: o.Job, Token: o.Token, LayoutHash: abi.LayoutHash(), Version: version,
-		Timeout: o.Timeout, Log: o.Log,
-	})
+		Timeout: o.Timeout, Log: o.Log, Interfaces: o.interfaces,
+	}
+	if o.launcher != "" && o.Rank == 0 {
+		o.Log.Info("open", "launcher", o.launcher)
+	}
+	g, err := bootstrap.Join(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
@@ -50,7 +55,7 @@ func Open(ctx context.Context, o Options) (*Comm, error) {
 	if processes == 0 {
 		processes = o.Size
 	}
-	return open(ctx, o, g, soft.Shared, processes)
+	return open(ctx, o, g, config.Auth(), soft.Shared, processes)
 }
 
 // Local makes n ranks in this process, each with a software device of its own. It is the way to try kernels, and to run
@@ -72,13 +77,14 @@ func Local(n int, opts ...Options) ([]*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
+	auths := bootstrap.LocalAuth(n)
 	comms, errs := make([]*Comm, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		wg.Go(func() {
 			o := o
 			o.Rank = r
-			comms[r], errs[r] = open(context.Background(), o, groups[r], soft.Heap, 1)
+			comms[r], errs[r] = open(context.Background(), o, groups[r], auths[r], soft.Heap, 1)
 		})
 	}
 	wg.Wait()
@@ -119,26 +125,10 @@ func engineOf(m proxy.Mode) *proxy.Engine {
 }
 
 // open makes the communicator of a rank that is in its group. processes is how many of this job share the machine.
-func open(ctx context.Context, o Options, g bootstrap.Group, alloc soft.Allocator, processes int) (*Comm, error) {
+func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth, alloc soft.Allocator, processes int) (*Comm, error) {
 	mode, err := proxy.ParseMode(o.Progress)
 	if err != nil {
 		return nil, err
-	}
-	if o.Net == "auto" {
-		o.Net = "shm"
-	}
-	inject := o.Inject
-	plugin, err := netplugin.Lookup(o.Net, netplugin.Faults{Inject: inject})
-	if err == nil {
-		if p := plugin.Powers(); !p.Ordered {
-			err = fmt.Errorf("open: network %s is not ordered: strong signals cannot be given on it: %w", plugin.Name(), ErrNotSupported)
-		} else if p.MaxBytes < abi.CellPayload {
-			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", plugin.Name(), p.MaxBytes, abi.CellPayload)
-		}
-	}
-	var endpoint netplugin.Endpoint
-	if err == nil {
-		endpoint, err = plugin.Open(netplugin.Config{Rank: o.Rank, Ranks: o.Size})
 	}
 	mode = proxy.Choose(mode, runtime.NumCPU(), processes)
 	busy := processes // threads that poll
@@ -146,7 +136,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, alloc soft.Allocato
 		busy *= 2
 	}
 	c := &Comm{
-		opt: o, rank: o.Rank, size: o.Size, group: g, plugin: plugin, endpoint: endpoint, ticked: make(chan struct{}),
+		opt: o, rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
 		dev: soft.New(soft.Options{
 			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > min(runtime.GOMAXPROCS(0), runtime.NumCPU()), CrowdedMachine: busy > runtime.NumCPU(),
 		}),
@@ -157,7 +147,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, alloc soft.Allocato
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.infos.dev = c.dev
-	if err := c.agree(ctx, "open", err); err != nil {
+	if err := c.openNetwork(ctx, auth); err != nil {
 		g.Close()
 		return nil, err
 	}

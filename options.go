@@ -4,13 +4,17 @@ package doorbell
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/launchenv"
+	"github.com/doorbell-net/doorbell/internal/netif"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
@@ -18,7 +22,8 @@ import (
 // Options of a communicator. The zero value takes everything from the environment (DOORBELL_* variables), and what is
 // not there from the defaults.
 type Options struct {
-	// Net is the network plugin: auto, shm, or another that is registered; fault+NAME misbehaves.
+	// Net is the network plugin: auto (shm where each rank's memory reaches each, else tcp), shm, tcp, or another that is
+	// registered; fault+NAME misbehaves.
 	Net string
 	// Backend drives the network: auto or proxy.
 	Backend string
@@ -42,6 +47,10 @@ type Options struct {
 	Addr       string // where ranks meet: unix:@NAME or unix:/PATH
 	Job        string // keeps apart jobs that share an address
 	Token      []byte // secret of the job
+
+	launcher   string            // who started this process, in its own words
+	interfaces []netif.Interface // that peers may be reached by; nil for all
+	addresses  []netip.Addr      // of those
 }
 
 // maxRanks bounds what a communicator's tables are made for.
@@ -60,7 +69,29 @@ func (o *Options) fill(lookup env.Lookup) error {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	if err == nil && env.Interfaces.IsSet(lookup) {
+		err = o.fillAddresses(lookup)
+	}
 	return err
+}
+
+// fillAddresses keeps the addresses of the interfaces that the user named.
+func (o *Options) fillAddresses(lookup env.Lookup) error {
+	filter, err := env.Interfaces.Get(lookup)
+	if err != nil {
+		return err
+	}
+	all, err := netif.List()
+	if err == nil {
+		o.interfaces, err = netif.Select(all, filter)
+	}
+	if err == nil {
+		o.addresses, err = netif.Choose(all, filter)
+	}
+	if err != nil {
+		return fmt.Errorf("open: %s=%s: %w", env.Interfaces.Name(), filter, err)
+	}
+	return nil
 }
 
 // fillRank takes from the environment who this process is.
@@ -68,23 +99,17 @@ func (o *Options) fillRank(lookup env.Lookup) error {
 	if o.Size != 0 {
 		return nil
 	}
-	if !env.Rank.IsSet(lookup) || !env.WorldSize.IsSet(lookup) {
-		return fmt.Errorf("open: %s and %s are not set: start the program by \"doorbell run -n N -- PROGRAM\", or set Options.Rank and Size",
-			env.Rank.Name(), env.WorldSize.Name())
+	l, err := launchenv.Detect(lookup)
+	if errors.Is(err, launchenv.ErrNone) {
+		return fmt.Errorf("open: %w; or start the program by \"doorbell run -n N -- PROGRAM\", or set Options.Rank and Size", err)
 	}
-	var err error
-	if o.Size, err = env.WorldSize.Get(lookup); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
 	}
-	if o.Rank, err = env.Rank.Get(lookup); err != nil {
-		return err
-	}
-	if env.LocalSize.IsSet(lookup) {
-		err = take(lookup, env.LocalSize, &o.LocalSize)
-	}
-	err = cmp.Or(err, take(lookup, env.Addr, &o.Addr))
-	if env.Job.IsSet(lookup) {
-		err = cmp.Or(err, take(lookup, env.Job, &o.Job))
+	o.Rank, o.Size, o.LocalSize = l.Rank, l.Size, max(o.LocalSize, l.LocalSize)
+	o.Addr, o.Job = cmp.Or(o.Addr, l.Addr), cmp.Or(o.Job, l.Job)
+	if l.Launcher != launchenv.Doorbell { // of our own there is no doubt
+		o.launcher = l.String()
 	}
 	if err == nil && o.Token == nil {
 		o.Token, err = token(lookup)

@@ -27,6 +27,7 @@ type Window struct {
 	dev     gin.Window
 	maps    []device.Memory // by rank, nil where not mapped
 	regions []netplugin.Region
+	export  []byte // of the network
 	once    sync.Once
 	err     error
 }
@@ -77,10 +78,11 @@ func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 func (w *Window) register(ctx context.Context) error {
 	c := w.comm
 	mem := w.buf.Bytes()
-	export, err := c.endpoint.Export(mem, false)
+	export, err := c.export(ctx, mem, false)
 	if err != nil {
 		return c.refuse(ctx, "register", err)
 	}
+	w.export = export
 	blob, err := handleBlob(w.buf.mem.Handle(), offer{Bytes: len(w.buf.mem.Bytes()), Off: w.buf.off, Size: w.buf.n, Export: export})
 	if err != nil {
 		return c.refuse(ctx, "register", err)
@@ -127,6 +129,12 @@ func (w *Window) publish(ctx context.Context, offers []offer) error {
 	}
 	gpu.Store(gpu.PtrTo(&p.Gen), gen, gpu.Release, gpu.ScopeSys)
 	return nil
+}
+
+// export tells the network of memory that peers will name.
+func (c *Comm) export(ctx context.Context, mem []byte, signals bool) (key []byte, err error) {
+	werr := c.owner.With(ctx, func() { key, err = c.endpoint.Export(mem, signals) })
+	return key, cmp.Or(werr, err)
 }
 
 // importAll maps each rank's memory where it can be, and makes it known to the network. The own region is imported
@@ -243,6 +251,9 @@ func (w *Window) unmap() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
 	defer cancel()
 	err := c.owner.With(ctx, func() {
+		if len(w.export) > 0 {
+			c.endpoint.Withdraw(w.export)
+		}
 		for _, r := range w.regions {
 			if r != 0 {
 				c.endpoint.Forget(r)
@@ -257,7 +268,7 @@ func (w *Window) unmap() {
 	if err != nil {
 		c.opt.Log.Error("unmap a window", "rank", c.rank, "error", err)
 	}
-	w.maps, w.regions = nil, nil
+	w.maps, w.regions, w.export = nil, nil, nil
 }
 
 // windowInfos hands out the entries that device Windows point at. Their memory lives as long as the communicator, so

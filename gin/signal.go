@@ -45,7 +45,7 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 		return OK
 	}
 	// The first looks need none of what a longer wait keeps.
-	for n, moved := 0, begin(t); n < pollsPerIdle; n++ {
+	for n, moved := uint32(0), begin(t); n < c.dc.Looks; n++ {
 		seen = gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 		if rollingLE(least, seen, bits) {
 			return OK
@@ -72,7 +72,7 @@ func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, b
 			return s // after one more look: it may have come before its sender was lost
 		}
 		w.note.Seen = seen
-		if w.polls++; w.polls&(pollsPerIdle-1) != 0 {
+		if w.polls++; w.polls%c.dc.Looks != 0 {
 			t.Relax(w.round)
 		} else {
 			s = c.pause(t, &w, src)

@@ -7,9 +7,6 @@ import (
 	"github.com/doorbell-net/doorbell/internal/abi"
 )
 
-// pollsPerIdle is how many looks a wait takes between two looks at the clock, a power of two.
-const pollsPerIdle = 64
-
 // noteAfter is when a wait leaves word of itself for the host to log, ns.
 const noteAfter = 10e9
 
@@ -25,7 +22,7 @@ type waiter struct {
 // step is called after each look that found nothing. OK: look again.
 func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 	w.polls++
-	if w.polls&(pollsPerIdle-1) != 0 {
+	if w.polls%c.dc.Looks != 0 {
 		if w.polls == 1 && begin(t) {
 			w.polls-- // there may be more to move
 		}
@@ -39,7 +36,7 @@ func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 // move the data itself, and what it waits for may be the answer to what it has just posted.
 func begin(t gpu.Thread) (moved bool) { return gpu.WarpSize == 1 && t.Idle(0, 0) }
 
-// pause is called every pollsPerIdle looks: it looks for reasons to end the wait, and gives way. OK: look again.
+// pause is called every DevComm.Looks looks: it looks for reasons to end the wait, and gives way. OK: look again.
 func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 	now := t.Clock()
 	if w.start == 0 {

@@ -4,16 +4,21 @@
 //
 // A network moves bytes from this rank's memory into a peer's and raises the peer's signals. It is driven by polling:
 // nothing here blocks, sleeps or allocates once endpoints and regions exist. One caller at a time calls an endpoint's
-// Post and Poll; Import, Forget and Close come from other goroutines, never at the same time as Post and Poll.
+// Post and Poll; Export, Withdraw, Import, Forget and Close come from other goroutines, never at the same time as Post and Poll.
 package netplugin
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Powers is what a network declares about itself. Core supplies what is missing, or refuses at creation.
@@ -29,6 +34,8 @@ type Powers struct {
 	MaxBytes int
 	// Network says whether bytes leave the machine's memory. Results of plugins that have none say "no network".
 	Network bool
+	// Polled: bytes arrive only when somebody calls Poll, and raise nothing that wakes a sleeper.
+	Polled bool
 }
 
 // Plugin makes endpoints. Its methods are safe for concurrent use.
@@ -43,6 +50,37 @@ type Plugin interface {
 // Config is what an endpoint is told about its rank.
 type Config struct {
 	Rank, Ranks int
+	// Epoch is of the member set that the ranks are. What comes from another one is refused.
+	Epoch uint32
+	// Auth proves who is at the other end of a socket. Networks that connect need it.
+	Auth Auth
+	// Interfaces are those that peers may be reached by, in order of preference; nil for all.
+	Interfaces []netip.Addr
+	// Timeout is how long a connection that broke may take to be made again.
+	Timeout time.Duration
+	// Log is told what is no error of an operation; nil for nobody.
+	Log *slog.Logger
+}
+
+// Auth is the mutual proof between ranks of a job, by a secret that never travels.
+type Auth interface {
+	// Dial proves this rank to a rank that it dialled, and that one to it.
+	Dial(conn net.Conn, to int) error
+	// Answer does so for whoever dialled, and says which rank that is.
+	Answer(conn net.Conn) (from int, err error)
+}
+
+// Connector is an endpoint that has to meet its peers before the first Import.
+type Connector interface {
+	// Address is where peers find this endpoint.
+	Address() []byte
+	// Connect meets all peers by their addresses, indexed by rank. It returns when all are met, or by ctx.
+	Connect(ctx context.Context, addrs [][]byte) error
+	// Lose says that a peer is lost: what is on its way to it ends with an error that wraps ErrPeerLost. As Forget, it
+	// comes at no time with Post or Poll.
+	Lose(peer int)
+	// Moved says whether the last Poll moved bytes, of either direction: who waits for some looks at once.
+	Moved() bool
 }
 
 // Key is what a peer learned about a region: what the owner's endpoint exported, and the mapping if there is one.
@@ -59,6 +97,8 @@ type Region int32
 type Endpoint interface {
 	// Export describes memory of this rank to its peers. signals says that the region holds signal words.
 	Export(mem []byte, signals bool) ([]byte, error)
+	// Withdraw ends the peers' use of what Export described: from here on its operations are refused.
+	Withdraw(export []byte)
 	// Import makes a peer's region usable by Post. An error says what of the key is wrong.
 	Import(peer int, k Key) (Region, error)
 	// Forget ends the use of a region. Operations on it that are on their way may still complete.

@@ -22,6 +22,7 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/launchenv"
 )
 
 // benchKind is what benches differ in on the command line.
@@ -58,7 +59,9 @@ func newBench(args []string, stdout, stderr io.Writer) *cobra.Command {
 		Use:   "bench",
 		Short: "measure, and verify every byte",
 		Long: `Measures, and verifies: each received byte is compared with a value that the receiver computes by itself, and every
-signal and counter with the value it must have. Comparing is off the clock. Without --local, the ranks are processes.`,
+signal and counter with the value it must have. Comparing is off the clock. Without --local, the ranks are processes;
+with --nodes, of several hosts, as "doorbell run" starts them, and only node 0 prints the result. Under another launcher
+(torchrun, srun, mpirun, mpiexec) each process is one rank, and only rank 0 prints.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usagef("no bench %q", args[0])
@@ -90,7 +93,7 @@ func newBenchKind(kind benchKind, args []string, stdout, stderr io.Writer) *cobr
 			switch {
 			case os.Getenv(childVar) != "":
 				err = s.child(cmd.Context())
-			case cfg.Local || underLauncher(nil):
+			case cfg.Local || cfg.me != nil:
 				err = s.direct(cmd.Context())
 			default:
 				err = s.parent(cmd.Context(), args)
@@ -146,10 +149,14 @@ func (s *session) measure(ctx context.Context, show bool) (report.Result, error)
 // direct runs all ranks in this process, or the one that some launcher made it; then only rank 0 prints.
 func (s *session) direct(ctx context.Context) error {
 	rank := 0
-	if !s.cfg.Local {
-		var err error
-		if rank, err = env.Rank.Get(nil); err != nil {
-			return usagef("%w", err)
+	if me := s.cfg.me; me != nil {
+		if rank = me.Rank; me.Launcher != launchenv.Doorbell {
+			if err := adopt(me); err != nil {
+				return err
+			}
+			if rank == 0 {
+				fmt.Fprintf(s.stderr, "%s: %v\n", s.head, me)
+			}
 		}
 	}
 	r, err := s.measure(ctx, rank == 0)
@@ -167,10 +174,10 @@ func (s *session) child(ctx context.Context) error {
 	signal.Ignore(syscall.SIGTTOU)
 	pipe := os.Stdout
 	os.Stdout = os.Stderr
-	rank, err := env.Rank.Get(nil)
-	if err != nil {
-		return usagef("%w", err)
+	if s.cfg.me == nil {
+		return usagef("%s is set, but no launcher's variables are", childVar)
 	}
+	rank := s.cfg.me.Rank
 	r, err := s.measure(ctx, rank == 0)
 	if rank == 0 {
 		wire, werr := json.Marshal(r)
@@ -196,7 +203,8 @@ func (s *session) quiet(rank int, err error) error {
 // lingerAfterFailure is how long ranks may take to notice that another has failed, and to say so in the result.
 const lingerAfterFailure = 2 * time.Second
 
-// parent starts the ranks as processes of this program, and shows what rank 0 says.
+// parent starts the ranks as processes of this program, or this host's share of them, and shows what rank 0 says. On a
+// host without rank 0 it shows nothing, and its exit status tells only of its own ranks.
 func (s *session) parent(ctx context.Context, args []string) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -220,6 +228,9 @@ func (s *session) parent(ctx context.Context, args []string) error {
 			code = rank.Code
 		}
 		err = &exitError{code: code, err: err, said: said}
+	}
+	if s.cfg.NodeRank > 0 {
+		return err
 	}
 	return s.show(joined(s.name, s.cfg, out.Bytes(), err))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/benches"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/launchenv"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/internal/sys"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
@@ -26,9 +27,6 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 		Timeout: cfg.Timeout, Inject: cfg.Inject,
 	}
 	if o.Inject != "" {
-		if o.Net == "auto" {
-			o.Net = "shm"
-		}
 		o.Net = "fault+" + o.Net
 	}
 	bc := benches.Config{
@@ -106,7 +104,14 @@ func bindRank(cfg benchConfig) error {
 	if err != nil {
 		return nil // another system: its scheduler decides
 	}
-	if progress, err := proxy.ParseMode(cfg.Progress); err != nil || proxy.Choose(progress, len(cpus), cfg.Ranks) == proxy.Thread {
+	processes := cfg.Ranks
+	if cfg.me != nil && cfg.me.LocalSize > 0 {
+		processes = cfg.me.LocalSize
+	}
+	if cfg.me != nil && cfg.me.Launcher == launchenv.Doorbell && cfg.Nodes > 1 {
+		rank = cfg.me.Rank // as good on hosts of their own, and right where they are namespaces of one machine
+	}
+	if progress, err := proxy.ParseMode(cfg.Progress); err != nil || proxy.Choose(progress, len(cpus), processes) == proxy.Thread {
 		return err
 	}
 	return sys.Bind(cpus[rank%len(cpus)])

@@ -6,96 +6,29 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"regexp"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/launchenv"
 )
-
-// jobFlags are the flags that run and bench share.
-type jobFlags struct {
-	Ranks        int
-	Nodes        int
-	NodeRank     int
-	Rendezvous   string
-	TokenFile    string
-	RanksPerNode int
-	Net          string
-	Backend      string
-	Device       string
-}
-
-// register adds the flags; defaultRanks 0 means that -n must be given.
-func (j *jobFlags) register(f *pflag.FlagSet, defaultRanks int) {
-	f.IntVarP(&j.Ranks, "ranks", "n", defaultRanks, "ranks in the whole world")
-	f.IntVar(&j.Nodes, "nodes", 1, "hosts that take part; each starts its share of the ranks (more than 1: not built yet)")
-	f.IntVar(&j.NodeRank, "node-rank", 0, "which of the hosts this is, from 0")
-	f.StringVar(&j.Rendezvous, "rendezvous", "", "`HOST:PORT` of host 0, where hosts meet")
-	f.StringVar(&j.TokenFile, "token-file", "", "`FILE` of mode 0600 with the job's secret (default: a new secret)")
-	f.IntVar(&j.RanksPerNode, "ranks-per-node", 0, "cut the host into virtual nodes of `K` ranks: LSA inside, network between (0: not cut)")
-	f.StringVar(&j.Net, "net", "", "network `PLUGIN`: auto, shm, tcp, verbs, or fault+shm and the like, which misbehave (default: DOORBELL_NET, or auto)")
-	f.StringVar(&j.Backend, "backend", "", "who drives the network: `auto|proxy|gdaki` (default: DOORBELL_BACKEND, or auto)")
-	f.StringVar(&j.Device, "device", "", "what runs the kernels: `auto|soft|cuda` (default: DOORBELL_DEVICE, or auto)")
-}
-
-var netName = regexp.MustCompile(`^[a-z][a-z0-9_-]*(\+[a-z][a-z0-9_-]*)*$`)
-
-// check refuses what no machine could do. Whether this one can is for the ranks to find out.
-func (j *jobFlags) check() error {
-	switch {
-	case j.Ranks < 1 || j.Ranks > launch.MaxRanks:
-		return usagef("-n %d: the number of ranks must be from 1 to %d", j.Ranks, launch.MaxRanks)
-	case j.Nodes < 1:
-		return usagef("--nodes %d: at least 1 is needed", j.Nodes)
-	case j.NodeRank < 0 || j.NodeRank >= j.Nodes:
-		return usagef("--node-rank %d: with --nodes %d it must be from 0 to %d", j.NodeRank, j.Nodes, j.Nodes-1)
-	case j.Nodes > 1:
-		return unavailablef("--nodes %d: more than one host is not built yet; --ranks-per-node cuts one host into virtual nodes", j.Nodes)
-	case j.Rendezvous != "":
-		return usagef("--rendezvous %s: only jobs of several hosts meet at an address, and --nodes is 1", j.Rendezvous)
-	case j.RanksPerNode < 0 || j.RanksPerNode > 0 && j.Ranks%j.RanksPerNode != 0:
-		return usagef("--ranks-per-node %d: it must divide the number of ranks, which is %d", j.RanksPerNode, j.Ranks)
-	case j.Net != "" && !netName.MatchString(j.Net):
-		return usagef("--net %q: accepted are auto, a plugin's name as shm, tcp or verbs, or fault+NAME", j.Net)
-	}
-	if err := oneOf("--backend", j.Backend, "auto", "proxy", "gdaki"); err != nil {
-		return err
-	}
-	return oneOf("--device", j.Device, "auto", "soft", "cuda")
-}
-
-// oneOf accepts an empty value, which means that the flag was not given.
-func oneOf(flag, value string, accepted ...string) error {
-	if value == "" || slices.Contains(accepted, value) {
-		return nil
-	}
-	return usagef("%s %q: accepted are %s", flag, value, strings.Join(accepted, ", "))
-}
-
-func (j *jobFlags) options() launch.Options {
-	return launch.Options{N: j.Ranks, Nodes: j.Nodes, TokenFile: j.TokenFile, RanksPerNode: j.RanksPerNode,
-		Net: j.Net, Backend: j.Backend, Device: j.Device}
-}
 
 // benchConfig is what a bench is asked to do, as checked flags. Bench code gets it with every default filled in.
 type benchConfig struct {
 	jobFlags
-	Local    bool          // all ranks in this process
-	Progress string        // auto, thread or assisted
-	Bind     bool          // bind each process to a core where none polls beside it
-	Sizes    []int64       // bytes, in the order asked for; none for ll, ht and fused
-	Iters    int           // timed operations per size; 0: the bench chooses
-	Warmup   int           // operations before them; -1: the bench chooses
-	Seed     uint64        // of all payloads and routing; the same on all ranks
-	Timeout  time.Duration // of each wait
-	LSA      bool          // ranks of one node may store into each other's windows
-	Inject   string        // bitflip, lostput, doublesignal, or empty
+	me       *launchenv.Launch // who this process is, if a launcher started it as one rank of several
+	Local    bool              // all ranks in this process
+	Progress string            // auto, thread or assisted
+	Bind     bool              // bind each process to a core where none polls beside it
+	Sizes    []int64           // bytes, in the order asked for; none for ll, ht and fused
+	Iters    int               // timed operations per size; 0: the bench chooses
+	Warmup   int               // operations before them; -1: the bench chooses
+	Seed     uint64            // of all payloads and routing; the same on all ranks
+	Timeout  time.Duration     // of each wait
+	LSA      bool              // ranks of one node may store into each other's windows
+	Inject   string            // bitflip, lostput, doublesignal, or empty
 
 	Tokens, Hidden, TopK, Experts int    // ll, ht, fused
 	DType                         string // ll, ht, fused: bf16 or fp8; coll: f32 and others
@@ -114,8 +47,13 @@ type benchConfig struct {
 // MarshalJSON writes the settings that say what was measured. Those that only say where output goes are left out.
 func (c benchConfig) MarshalJSON() ([]byte, error) {
 	on := map[bool]string{true: "on", false: "off"}
+	hosts := c.Nodes
+	if hosts == 1 {
+		hosts = 0
+	}
 	return json.Marshal(struct {
 		Ranks        int     `json:"ranks"`
+		Nodes        int     `json:"nodes,omitempty"` // hosts, where there are several
 		RanksPerNode int     `json:"ranks_per_node"`
 		Net          string  `json:"net"`
 		Backend      string  `json:"backend"`
@@ -138,7 +76,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Routing      string  `json:"routing,omitempty"`
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
-	}{c.Ranks, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
+	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
 		on[c.LSA], c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op})
 }
 
@@ -161,7 +99,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	}
 	f.IntVar(&b.Iters, "iters", 0, "timed operations per size (0: as many as fit)")
 	f.IntVar(&b.Warmup, "warmup", -1, "operations before the timed ones (-1: the bench chooses)")
-	f.Uint64Var(&b.Seed, "seed", 0, "seed of payloads and routing (default: DOORBELL_SEED, or from the clock)")
+	f.Uint64Var(&b.Seed, "seed", 0, "seed of payloads and routing (default: DOORBELL_SEED, or from the clock, or for several hosts from the job's id)")
 	f.DurationVar(&b.Timeout, "timeout", 0, "deadline of each wait (default: DOORBELL_TIMEOUT, or 30s)")
 	f.StringVar(&b.lsa, "lsa", b.kind.lsa, "let ranks of one node store into each other's windows: `on|off`")
 	f.StringVar(&b.Inject, "inject", "", "make one thing go wrong, which must be noticed: `bitflip|lostput|doublesignal`")
@@ -187,10 +125,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 // config checks the flags and fills in what was not given. lookup nil is the process's environment.
 func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 	c := b.benchConfig
-	if err := c.world(lookup, b.set("ranks")); err != nil {
-		return c, err
-	}
-	if err := c.check(); err != nil {
+	if err := c.world(lookup, b.set); err != nil {
 		return c, err
 	}
 	if c.Ranks < b.kind.minRanks {
@@ -260,35 +195,7 @@ func (c *benchConfig) checkMoE() error {
 	return oneOf("--dtype", c.DType, "bf16", "fp8")
 }
 
-// world takes the number of ranks from the launcher that started this process, if one did.
-func (c *benchConfig) world(lookup env.Lookup, given bool) error {
-	if !underLauncher(lookup) {
-		return nil
-	}
-	if c.Local {
-		return usagef("--local: a launcher has started this process as one rank of several")
-	}
-	size, err := env.WorldSize.Get(lookup)
-	if err != nil {
-		return usagef("%w", err)
-	}
-	if given && c.Ranks != size {
-		return usagef("-n %d: the launcher has started %d ranks", c.Ranks, size)
-	}
-	c.Ranks = size
-	if c.RanksPerNode == 0 && env.RanksPerNode.IsSet(lookup) {
-		if c.RanksPerNode, err = env.RanksPerNode.Get(lookup); err != nil {
-			return usagef("%w", err)
-		}
-	}
-	return nil
-}
-
-func underLauncher(lookup env.Lookup) bool {
-	return env.Rank.IsSet(lookup) && env.WorldSize.IsSet(lookup)
-}
-
-// fillRest chooses timeout and seed. Ranks of one launcher must come to the same seed without talking: from the job id.
+// fillRest chooses timeout and seed. Ranks of one job must come to the same seed without talking: from the job's id.
 func (b *benchFlags) fillRest(c *benchConfig, lookup env.Lookup) (err error) {
 	switch {
 	case b.set("timeout") && c.Timeout <= 0:
@@ -308,13 +215,23 @@ func (b *benchFlags) fillRest(c *benchConfig, lookup env.Lookup) (err error) {
 		if c.Seed, err = env.Seed.Get(lookup); err != nil {
 			return usagef("%w", err)
 		}
-	case underLauncher(lookup):
-		job, _ := env.Job.Get(lookup)
-		h := fnv.New64a()
-		fmt.Fprint(h, job)
-		c.Seed = h.Sum64()
+	case c.me != nil:
+		c.Seed = seedOf(c.me.Job)
+	case c.Nodes > 1:
+		o := c.options()
+		job, err := o.SharedJob()
+		if err != nil {
+			return usagef("%w", err)
+		}
+		c.Seed = seedOf(job)
 	default:
 		c.Seed = uint64(time.Now().UnixNano())
 	}
 	return nil
+}
+
+func seedOf(job string) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, job)
+	return h.Sum64()
 }

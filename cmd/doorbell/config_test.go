@@ -146,3 +146,34 @@ func TestConfigJSON(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", b, want)
 	}
 }
+
+// TestHostsFromEnvironment: one line serves all hosts, where each has its number in its environment.
+func TestHostsFromEnvironment(t *testing.T) {
+	vars := map[string]string{"DOORBELL_NODES": "2", "DOORBELL_NODE_RANK": "1", "DOORBELL_TOKEN": "x"}
+	c, err := parse(t, "bw", "-n 4 --rendezvous node0:4711 --seed 1", vars)
+	if err != nil || c.Nodes != 2 || c.NodeRank != 1 {
+		t.Errorf("%+v %v", c, err)
+	}
+	if c, err = parse(t, "bw", "-n 4 --rendezvous node0:4711 --seed 1 --node-rank 0 --nodes 4", vars); err != nil || c.Nodes != 4 || c.NodeRank != 0 {
+		t.Errorf("flags: %+v %v", c, err)
+	}
+	if _, err = parse(t, "bw", "--nodes 1", vars); codeOf(err) != 2 {
+		t.Errorf("node rank 1 of 1: %v", err)
+	}
+	if _, err = parse(t, "bw", "", map[string]string{"DOORBELL_NODES": "many"}); codeOf(err) != 2 {
+		t.Errorf("%v", err)
+	}
+	// A rank has them too if someone sets them by hand; it is a rank all the same.
+	vars["DOORBELL_RANK"], vars["DOORBELL_WORLD_SIZE"], vars["DOORBELL_LOCAL_SIZE"], vars["DOORBELL_LOCAL_RANK"] = "3", "6", "2", "1"
+	if c, err = parse(t, "bw", "--nodes 3 --rendezvous a:1", vars); err != nil || c.Ranks != 6 || c.Nodes != 3 || c.me == nil || c.me.Rank != 3 {
+		t.Errorf("a rank: %+v %v", c, err)
+	}
+}
+
+// TestShellOfAnotherLauncher: in a shell that srun gave, bench starts its ranks itself.
+func TestShellOfAnotherLauncher(t *testing.T) {
+	c, err := parse(t, "bw", "", map[string]string{"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"})
+	if err != nil || c.me != nil || c.Ranks != 2 {
+		t.Errorf("%+v %v", c, err)
+	}
+}

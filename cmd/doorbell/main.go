@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command doorbell starts ranks (run), measures and verifies (bench), and will look into running jobs (doctor, top, trace,
-// explain). Its exit status is 0 when all went well and was verified, 1 when something was wrong or failed, 2 when it was
+// Command doorbell starts ranks (run), measures and verifies (bench), says what a machine offers (doctor), and will look
+// into running jobs (top, trace, explain). Its exit status is 0 when all went well and was verified, 1 when something was wrong or failed, 2 when it was
 // called wrongly, 3 when what was asked for is not available here.
 package main
 

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +30,14 @@ const asDoorbell = "CMD_TEST_BENCH"
 
 func TestMain(m *testing.M) {
 	launch.Main()
-	if os.Getenv(asDoorbell) != "" {
+	switch mode := os.Getenv(asDoorbell); mode {
+	case "":
+	case "real", "real and rank 1 dies":
+		if mode != "real" && os.Getenv("DOORBELL_RANK") == "1" {
+			time.AfterFunc(time.Second, func() { syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+		}
+		os.Exit(cli(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	default:
 		benchRunner = fakeBench
 		os.Exit(cli(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
@@ -44,6 +52,9 @@ func fakeBench(ctx context.Context, name string, cfg benchConfig) (report.Result
 	case "ok":
 		fmt.Println("a stray line") // on real standard output, it would spoil the object
 		r.Rows[0].Label = fmt.Sprintf("seed %d", cfg.Seed)
+	case "environ":
+		e := os.Getenv
+		r.Rows[0].Label = fmt.Sprintf("rank %s of %s, local %s of %s, job %s", e("DOORBELL_RANK"), e("DOORBELL_WORLD_SIZE"), e("DOORBELL_LOCAL_RANK"), e("DOORBELL_LOCAL_SIZE"), e("DOORBELL_JOB"))
 	case "wrong":
 		r.Verified, r.Error = false, "byte 3 is 1, want 2"
 	case "error":
@@ -60,6 +71,11 @@ func fakeBench(ctx context.Context, name string, cfg benchConfig) (report.Result
 		}
 		<-ctx.Done()
 		return r, errors.New("rank 1 is lost")
+	case "lost": // the launchers' part in it: rank 1 dies, rank 0 of another host sees it
+		if rank == "1" {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return r, errors.New("wait for signal 0: rank 1 is lost")
 	case "silent":
 		os.Exit(0)
 	default:
@@ -153,6 +169,76 @@ func TestBenchUnderLauncher(t *testing.T) {
 	}
 }
 
+// TestBenchOfTwoHosts: each host starts its share with the same job and seed, and only node 0 prints.
+func TestBenchOfTwoHosts(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type end struct {
+		code      int
+		out, errs string
+	}
+	both := func(mode string) (ends [2]end) {
+		var wg sync.WaitGroup
+		for i := range ends {
+			wg.Go(func() {
+				e := &ends[i]
+				e.code, e.out, e.errs = command(t, mode, "bench", "pingpong", "--json", "-n", "2", "--nodes", "2", "--node-rank", fmt.Sprint(i),
+					"--rendezvous", "127.0.0.1:4711", "--token-file", token)
+			})
+		}
+		wg.Wait()
+		return ends
+	}
+	seeds := map[string]bool{}
+	for range 2 {
+		e := both("ok")
+		r, err := report.Decode([]byte(e[0].out))
+		if err != nil || !r.Verified || e[0].code != 0 || e[1].code != 0 || e[1].out != "" {
+			t.Fatalf("%v: %+v", err, e)
+		}
+		if config, _ := json.Marshal(r.Config); !bytes.Contains(config, []byte(`"ranks":2`)) || !bytes.Contains(config, []byte(`"nodes":2`)) {
+			t.Errorf("config %s", config)
+		}
+		seeds[r.Rows[0].Label] = true
+	}
+	if len(seeds) != 1 {
+		t.Errorf("one job has the seeds %v", seeds)
+	}
+	e := both("lost")
+	r, err := report.Decode([]byte(e[0].out))
+	if err != nil || e[0].code != 1 || r.Verified || !strings.Contains(r.Error, "rank 1 is lost") || !strings.Contains(e[0].errs, "node 0: rank 0 (pid ") {
+		t.Errorf("%v: %+v", err, e[0])
+	}
+	if e[1].code != 1 || e[1].out != "" || !strings.Contains(e[1].errs, "node 1: rank 1 (pid ") || !strings.Contains(e[1].errs, "killed by signal 9") {
+		t.Errorf("%+v", e[1])
+	}
+}
+
+// TestBenchUnderAnotherLauncher: its variables become ours, and one line says which won.
+func TestBenchUnderAnotherLauncher(t *testing.T) {
+	for k, v := range map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+		"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "ns7"} {
+		t.Setenv(k, v)
+	}
+	code, out, errs := command(t, "environ", "bench", "pingpong", "--json")
+	r, err := report.Decode([]byte(out))
+	if err != nil || code != 0 || r.Rows[0].Label != "rank 0 of 2, local 0 of 2, job openmpi/ns7" {
+		t.Errorf("exit %d, %v\n%s%s", code, err, out, errs)
+	}
+	if !strings.Contains(errs, "doorbell bench pingpong: launcher: openmpi (OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2") {
+		t.Errorf("stderr %q", errs)
+	}
+	if code, _, errs = command(t, "environ", "bench", "pingpong", "-n", "4"); code != 2 || !strings.Contains(errs, "started 2 ranks (launcher: openmpi") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+	t.Setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
+	if code, _, errs = command(t, "environ", "bench", "pingpong"); code != 2 || !strings.Contains(errs, "set DOORBELL_ADDR=HOST:PORT") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+}
+
 func TestRun(t *testing.T) {
 	code, out, errs := command(t, "x", "run", "-n", "2", "--", "/bin/echo", "-n", "--json", "--", "-x")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -184,7 +270,18 @@ func TestExitStatus(t *testing.T) {
 		{"run -n 0 -- /bin/true", 2, "from 1 to 4096"},
 		{"run -n x -- /bin/true", 2, "invalid"},
 		{"run -n 3 --ranks-per-node 2 -- /bin/true", 2, "must divide"},
-		{"run -n 2 --nodes 2 -- /bin/true", 3, "not built yet"},
+		{"run -n 2 --nodes 2 -- /bin/true", 2, "--nodes 2: --rendezvous HOST:PORT and --token-file FILE missing"},
+		{"run -n 2 --nodes 2 --token-file x -- /bin/true", 2, "--nodes 2: --rendezvous HOST:PORT missing"},
+		{"run -n 2 --nodes 2 --rendezvous a:1 -- /bin/true", 2, "--nodes 2: --token-file FILE missing"},
+		{"run -n 3 --nodes 2 -- /bin/true", 2, "multiple of --nodes 2"},
+		{"run -n 4 --nodes 2 --node-rank 2 -- /bin/true", 2, "from 0 to 1"},
+		{"run -n 4 --nodes 0 -- /bin/true", 2, "at least 1"},
+		{"run -n 4 --rendezvous a:1 -- /bin/true", 2, "--nodes is 1"},
+		{"run -n 6 --nodes 2 --ranks-per-node 2 --rendezvous a:1 --token-file x -- /bin/true", 2, "each host's share of the ranks, which is 3"},
+		{"run -n 2 --nodes 2 --rendezvous a --token-file x -- /bin/true", 2, "accepted is HOST:PORT"},
+		{"run -n 2 --nodes 2 --rendezvous a:0 --token-file x -- /bin/true", 2, "port from 1"},
+		{"run -n 2 --nodes 2 --rendezvous 0.0.0.0:7 --token-file x -- /bin/true", 2, "cannot connect to it"},
+		{"run -n 2 --nodes 2 --rendezvous a:7 --token-file " + dir + "/none -- /bin/true", 2, "no such file"},
 		{"run -n 2 --net s!m -- /bin/true", 2, "accepted are auto"},
 		{"run -n 2 --backend x -- /bin/true", 2, "auto, proxy, gdaki"},
 		{"run -n 2 --device x -- /bin/true", 2, "auto, soft, cuda"},
@@ -200,14 +297,18 @@ func TestExitStatus(t *testing.T) {
 		{"bench pingpong --plot x.pdf", 2, ".svg, .png or .html"},
 		{"bench pingpong --progress x", 2, "auto, thread, assisted"},
 		{"bench pingpong --iters -1", 2, "--iters -1"},
-		{"bench pingpong --nodes 2", 3, "not built yet"},
+		{"bench pingpong --nodes 2", 2, "missing; all hosts say the same"},
+		{"bench pingpong --nodes 2 --local --rendezvous a:7 --token-file x", 2, "exclude each other"},
+		{"bench pingpong --nodes 2 --rendezvous a:7 --token-file " + dir + "/none", 2, "no such file"},
 		{"bench ll --topk 40", 2, "only 32 experts"},
 		{"bench ll --dtype fp8", 3, "not built yet"},
 		{"bench ll --dtype f64", 2, "bf16, fp8"},
 		{"bench ht", 3, "not built yet"},
 		{"bench fused --json", 3, "not built yet"},
 		{"bench coll --op allgather", 3, "not built yet"},
-		{"doctor --json", 3, "not built yet"},
+		{"doctor extra", 2, "extra"},
+		{"doctor -n 0", 2, "from 1 to 4096"},
+		{"doctor --rendezvous node0", 2, "accepted is HOST:PORT"},
 		{"top", 3, "not built yet"},
 		{"trace", 3, "not built yet"},
 		{"explain", 3, "not built yet"},
@@ -216,6 +317,36 @@ func TestExitStatus(t *testing.T) {
 		code := cli(context.Background(), strings.Fields(c.args), &out, &errs)
 		if code != c.code || !strings.Contains(errs.String(), c.want) {
 			t.Errorf("doorbell %s: exit %d, want %d with %q\n%s", c.args, code, c.code, c.want, errs.String())
+		}
+	}
+}
+
+// TestDoctor: the exit status says whether something that is needed is missing, and --json is one object.
+func TestDoctor(t *testing.T) {
+	t.Setenv("DOORBELL_INTERFACES", "")
+	t.Setenv("DOORBELL_TOKEN", "")
+	t.Setenv("DOORBELL_TOKEN_FILE", "")
+	for _, c := range []struct {
+		args, interfaces string
+		code             int
+		want             string
+	}{
+		{"doctor", "", 0, "ok: nothing that is needed is missing"},
+		{"doctor --json -n 1", "", 0, `"ok":true`},
+		{"doctor --rendezvous 127.0.0.1:4711", "", 1, "token"}, // there is none
+		{"doctor --json --rendezvous 127.0.0.1:4711", "", 1, `"ok":false`},
+		{"doctor --json", "no-such-interface", 0, "fits none of"}, // a job of one host does without
+		{"doctor", "10.0.0.0/99", 2, ""},
+	} {
+		t.Setenv("DOORBELL_INTERFACES", c.interfaces)
+		var out, errs bytes.Buffer
+		code := cli(context.Background(), strings.Fields(c.args), &out, &errs)
+		if code != c.code || !strings.Contains(out.String(), c.want) || code < 2 && errs.Len() > 0 || code == 2 && !strings.Contains(errs.String(), "DOORBELL_INTERFACES") {
+			t.Errorf("%s with %q: exit %d (want %d)\n%s%s", c.args, c.interfaces, code, c.code, out.String(), errs.String())
+		}
+		var report struct{ Checks []struct{ Name string } }
+		if strings.Contains(c.args, "--json") && (json.Unmarshal(out.Bytes(), &report) != nil || len(report.Checks) < 10) {
+			t.Errorf("%s: %s", c.args, out.String())
 		}
 	}
 }

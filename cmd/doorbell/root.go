@@ -35,7 +35,7 @@ Exit status: 0 verified, 1 wrong or failed, 2 called wrongly, 3 not available he
 	root.AddCommand(
 		newRun(stdout, stderr),
 		newBench(args, stdout, stderr),
-		notBuilt("doctor", "say what this machine offers, and what is missing"),
+		newDoctor(stdout),
 		notBuilt("top", "watch the counters of running ranks"),
 		notBuilt("trace", "record when each operation was posted, sent and seen"),
 		notBuilt("explain", "say who waits for whom, and why"),
@@ -76,13 +76,9 @@ func versionLine() string {
 
 // notBuilt is a command that will come. It takes the flags it will take, so that scripts can be written for it.
 func notBuilt(name, short string) *cobra.Command {
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   name,
 		Short: short + " (not built yet)",
 		RunE:  func(*cobra.Command, []string) error { return unavailablef("not built yet") },
 	}
-	if name == "doctor" {
-		cmd.Flags().Bool("json", false, "print one JSON object")
-	}
-	return cmd
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -17,11 +18,17 @@ func newRun(stdout, stderr io.Writer) *cobra.Command {
 	var j jobFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGS]",
-		Short: "start the ranks of a program on this host",
+		Short: "start the ranks of a program, on this host or several",
 		Long: `Starts N processes of a program as the ranks of one job, tells each who it is by DOORBELL_* variables, and prefixes
 each line of output with its rank. Signals are passed on. When one rank fails, the others are ended (SIGTERM, and SIGKILL
-after 5 s) with whatever they started, and the exit status is 1. Rank 0 gets standard input, unless that is a terminal.`,
-		Example: "  doorbell run -n 4 -- ./myprogram --its-own flags",
+after 5 s) with whatever they started, and the exit status is 1. Rank 0 gets standard input, unless that is a terminal.
+
+With --nodes M, each of M hosts starts N/M of the ranks, and the same line is given on each, with its own --node-rank.
+Rank 0 listens at the rendezvous, which all hosts must be able to reach. When a rank fails on one host, the ranks of the
+others find it lost, and each launcher says which of its own ended, and why.`,
+		Example: `  doorbell run -n 4 -- ./myprogram --its-own flags
+  doorbell run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:4711 --token-file ~/token -- ./myprogram   # on node0
+  doorbell run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:4711 --token-file ~/token -- ./myprogram   # on node1`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef("no program given: doorbell run -n 4 -- PROGRAM [ARGS]")
@@ -32,7 +39,7 @@ after 5 s) with whatever they started, and the exit status is 1. Rank 0 gets sta
 			if !cmd.Flags().Changed("ranks") {
 				return usagef("-n is needed: the number of ranks")
 			}
-			if err := j.check(); err != nil {
+			if err := cmp.Or(j.check(), j.hosts(nil, cmd.Flags().Changed)); err != nil {
 				return err
 			}
 			o := j.options()

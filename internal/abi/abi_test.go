@@ -133,7 +133,7 @@ func FuzzDesc(f *testing.F) {
 // Offsets are part of the contract with compiled kernels and the C++ header.
 func TestOffsets(t *testing.T) {
 	golden := map[string][]string{
-		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Timeout 56", "Queues 64", "Status 72", "Lost 80", "Control 88", "Net 96", "LSA 104", "SigOffset 112", "Shadow 120", "PeerLSA 128", "Counter 136", "CounterOffset 144", "Inbox 152", "PeerInbox 160", "Barrier 168", "Asleep 176", "size 184"},
+		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Timeout 64", "Queues 72", "Status 80", "Lost 88", "Control 96", "Net 104", "LSA 112", "SigOffset 120", "Shadow 128", "PeerLSA 136", "Counter 144", "CounterOffset 152", "Inbox 160", "PeerInbox 168", "Barrier 176", "Asleep 184", "size 192"},
 		"Queue":        {"Slots 0", "Cells 8", "Hint 16", "Prod 24", "Index 32", "Mask 40", "Shift 48", "size 64"},
 		"Producer":     {"Ticket 0", "Credit 8", "size 64"},
 		"Index":        {"Consumed 0", "Completed 8", "size 64"},

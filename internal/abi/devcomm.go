@@ -22,6 +22,8 @@ type DevComm struct {
 
 	SignalStride uint32 // words per context in Net and LSA: signals, then the GIN barriers'
 	CellPayload  uint32 // puts up to this size travel in the descriptor or its cell
+	Looks        uint32 // looks of a wait between two calls of Idle; few where the network is polled by waiting threads
+	_            uint32
 	Timeout      uint64 // default deadline of a wait, ns
 
 	Queues  gpu.Ptr[Queue]  // [context][peer]
@@ -46,7 +48,7 @@ type DevComm struct {
 }
 
 // DevCommVersion is the version of DevComm and of all it points to.
-const DevCommVersion = 1
+const DevCommVersion = 2
 
 // Queue is one context's queue to one peer, as the device sees it. It does not change.
 type Queue struct {

@@ -26,7 +26,7 @@ func sameUser(conn *net.UnixConn) (int, error) {
 
 // accept serves the own address until the group ends. It stays after the join, so that a second process of this rank
 // hears at once that it is late.
-func (j *joiner) accept() {
+func (j *joiner) accept(ln net.Listener) {
 	defer j.wg.Done()
 	var p pause
 	for {
@@ -35,7 +35,7 @@ func (j *joiner) accept() {
 		case <-j.life.Done():
 			return
 		}
-		conn, err := j.ln.AcceptUnix()
+		conn, err := ln.Accept()
 		if err != nil {
 			<-j.slot
 			if j.life.Err() != nil {
@@ -61,11 +61,11 @@ func (j *joiner) accept() {
 }
 
 // serve shakes hands with whoever dialed. true: conn is a link now.
-func (j *joiner) serve(conn *net.UnixConn) bool {
-	pid, err := sameUser(conn)
+func (j *joiner) serve(conn net.Conn) bool {
+	who, err := j.admit(conn)
 	if err != nil {
-		level := slog.LevelDebug // another user must not be able to fill our log
-		if j.refusedUser.CompareAndSwap(false, true) {
+		level := slog.LevelDebug // strangers must not be able to fill our log
+		if j.refusedOne.CompareAndSwap(false, true) {
 			level = slog.LevelWarn
 		}
 		j.c.Log.Log(j.life, level, "bootstrap: refuse connection", "rank", j.c.Rank, "err", err)
@@ -79,14 +79,14 @@ func (j *joiner) serve(conn *net.UnixConn) bool {
 	from := int(peer.from)
 	switch {
 	case errors.Is(err, ErrToken):
-		j.c.Log.Warn("bootstrap: refuse connection", "rank", j.c.Rank, "pid", pid, "claims", from, "err", err)
-		j.note(from, "pid %d claimed it and was refused: %v", pid, err)
+		j.c.Log.Warn("bootstrap: refuse connection", "rank", j.c.Rank, "from", who, "claims", from, "err", err)
+		j.note(from, "%s claimed it and was refused: %v", who, err)
 		return false
 	case err != nil:
 		if code == codeAccept && peer.size != 0 {
-			j.unclaim(from)
+			j.unclaim(&peer)
 		}
-		j.c.Log.Debug("bootstrap: drop connection", "rank", j.c.Rank, "pid", pid, "err", err)
+		j.c.Log.Debug("bootstrap: drop connection", "rank", j.c.Rank, "from", who, "err", err)
 		return false
 	}
 	if code != codeAccept {
@@ -94,11 +94,29 @@ func (j *joiner) serve(conn *net.UnixConn) bool {
 		return false
 	}
 	conn.SetDeadline(time.Time{})
+	if peer.purpose == forMeeting {
+		j.wg.Go(func() { j.seatRank(from, conn) }) // a goroutine of its own: it keeps no slot
+		return true
+	}
 	if !release() || !j.m.attach(from, conn) {
-		j.unclaim(from)
+		j.unclaim(&peer)
 		return false
 	}
 	return true
+}
+
+// admit says who dialed, and whether it may: a process of our user on this host, or one of a host of this job.
+func (j *joiner) admit(conn net.Conn) (string, error) {
+	u, ok := conn.(*net.UnixConn)
+	if ok {
+		pid, err := sameUser(u)
+		return fmt.Sprintf("pid %d", pid), err
+	}
+	who := conn.RemoteAddr().String()
+	if !j.mayCome(conn.RemoteAddr()) {
+		return who, fmt.Errorf("%s is not a host of this job", who)
+	}
+	return who, nil
 }
 
 // judge decides about a proven dialer. Accepting reserves its rank.
@@ -115,6 +133,13 @@ func (j *joiner) judge(mine, p *hello) uint8 {
 		return codeMismatch
 	case j.joined:
 		return codeJoined
+	case p.purpose == forMeeting && (j.point == nil || j.c.Rank != 0):
+		return codeMisplace
+	case p.purpose == forMeeting && j.seats[from] != nil:
+		return codeTaken
+	case p.purpose == forMeeting:
+		j.seats[from] = &seat{pid: int(p.pid)}
+		return codeAccept
 	case from < j.c.Rank:
 		return codeMisplace
 	case j.claimed[from]:
@@ -124,10 +149,25 @@ func (j *joiner) judge(mine, p *hello) uint8 {
 	return codeAccept
 }
 
-func (j *joiner) unclaim(rank int) {
+func (j *joiner) unclaim(p *hello) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.claimed, rank)
+	if p.purpose == forMeeting {
+		delete(j.seats, int(p.from))
+	} else {
+		delete(j.claimed, int(p.from))
+	}
+}
+
+// twice says which two processes came for one rank.
+func (j *joiner) twice(p *hello) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	first := 0
+	if s := j.seats[int(p.from)]; s != nil {
+		first = s.pid
+	}
+	return fmt.Errorf("bootstrap: rank %d: join at %s: rank %d is claimed by two processes: pid %d and pid %d", j.c.Rank, j.c.Addr, p.from, first, p.pid)
 }
 
 // refused acts on a refusal that was sent. A join whose ranks differ cannot succeed; a group that is complete is not
@@ -140,6 +180,8 @@ func (j *joiner) refused(mine, p *hello, code uint8) {
 	case codeTaken:
 		if int(p.from) == j.c.Rank {
 			err = &RankTakenError{Rank: j.c.Rank, Addr: j.c.Addr, PID: getpid(), Other: int(p.pid)}
+		} else if p.purpose == forMeeting {
+			err = j.twice(p)
 		}
 	}
 	j.mu.Lock()

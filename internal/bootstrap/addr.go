@@ -22,7 +22,7 @@ type address struct{ base string }
 const maxSunPath = 107 // bytes of a socket's name, its final zero not counted
 
 func parseAddr(addr, job string, size int) (address, error) {
-	const accepted = `accepted is "unix:@name" (linux) or "unix:/path"`
+	const accepted = acceptedAddrs
 	name, ok := strings.CutPrefix(addr, "unix:")
 	switch {
 	case !ok || len(name) < 2 || name[0] != '@' && name[0] != '/' || strings.ContainsRune(name, 0):

@@ -6,7 +6,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
 	"time"
+
+	"github.com/doorbell-net/doorbell/internal/netif"
 )
 
 // Limits of one contribution and of one job. What exceeds them is refused on every rank, never cut.
@@ -37,9 +41,9 @@ type Blob struct {
 	// Bytes, at most MaxBytes. The caller may reuse them as soon as AllGather returns, whatever its result; receivers own
 	// their copies. Nil is the same as empty.
 	Bytes []byte
-	// FDs are descriptors of the contributing rank, at most MaxFDs. They are passed to every other rank; each receiver
-	// owns its copies (close-on-exec) and must close them. The contributor keeps its own and may close them as soon as
-	// AllGather returns, whatever its result.
+	// FDs are descriptors of the contributing rank, at most MaxFDs. They are passed to every other rank for which
+	// CanPassFDs holds; the others get the Blob without them. Each receiver owns its copies (close-on-exec) and must
+	// close them. The contributor keeps its own and may close them as soon as AllGather returns, whatever its result.
 	FDs []int
 	// Local is handed on as it is between ranks of one Local group, and is nil when it comes from another rank of a Join
 	// group.
@@ -66,11 +70,20 @@ type Group interface {
 	// not contributed; wraps the context's cause), ErrClosed; or a refusal of mine, which the others get as *RemoteError.
 	AllGather(ctx context.Context, name string, mine Blob) ([]Blob, error)
 
-	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it broke the protocol, or
-	// it was killed by Kill. Ranks already lost are reported at once. Calls come one at a time from a goroutine of the
+	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it was silent for longer
+	// than Config.Suspect, it broke the protocol, or it was killed by Kill; and the ranks that are left have agreed on
+	// it. A rank that is cut off from the majority, or that the others agreed on, stops: to it all others are lost, the
+	// cause wraps ErrCutOff. Ranks already lost are reported at once. Calls come one at a time from a goroutine of the
 	// group; f may call any method, Close included. No call starts after Close has begun, but one that is running then
 	// may outlast it.
 	OnLost(f func(rank int, cause error))
+
+	// Epoch counts the member sets that were agreed on: 0 is that of the beginning. All ranks that go on go through the
+	// same sequence of epochs and sets.
+	Epoch() uint32
+	// OnEpoch registers f, called once per epoch, in order, with the ranks (rising) that it lost; before OnLost tells of
+	// them, and else as OnLost does. Epochs that have begun already are reported at once.
+	OnEpoch(f func(epoch uint32, lost []int))
 
 	// Departed returns, in rising order, the ranks that said goodbye (clean Close).
 	Departed() []int
@@ -80,6 +93,9 @@ type Group interface {
 	// SameHost reports whether rank runs under the same kernel: boot ids are equal. Host names play no part. It is true
 	// for the own rank and false for a rank out of range or of unknown boot id.
 	SameHost(rank int) bool
+	// CanPassFDs reports whether descriptors of a Blob reach rank, and its ours: there is a Unix socket to it, or it is of
+	// this process. False for ranks of other hosts, and of other network namespaces of this one.
+	CanPassFDs(rank int) bool
 
 	// Close says goodbye to all ranks and releases everything: sockets, goroutines, descriptors that nobody took. Pending
 	// AllGathers return ErrClosed. It never waits for peers longer than half a second; it is idempotent and returns nil.
@@ -89,25 +105,37 @@ type Group interface {
 // Config says which rank of which job to join, and where.
 type Config struct {
 	Rank, Size int
-	// Addr is where ranks meet: "unix:@name" (abstract sockets: no file) or "unix:/path" (prefix of one socket file per
-	// rank, removed at Close). Job and rank are appended.
+	// Addr is where ranks meet. On one host: "unix:@name" (abstract sockets: no file) or "unix:/path" (prefix of one
+	// socket file per rank, removed at Close); Job and rank are appended. On one or several: "HOST:PORT", also written
+	// "tcp:HOST:PORT", where rank 0 listens. An address is bound as it is, "localhost" on both loopback addresses, any
+	// other name on all addresses. Then pairs of one host use Unix sockets as far as they reach, all others TCP.
 	Addr string
+	// Interfaces are those whose addresses this rank offers to ranks of other hosts when it listens on all; nil: all
+	// that are up. Loopback comes last, link-local addresses are not offered.
+	Interfaces []netif.Interface
 	// Job separates jobs that share an Addr.
 	Job string
 	// Token is the job's secret. It proves both ends of each socket and never travels. Empty: rank 0 logs one warning
-	// "unauthenticated"; the check that the peer has our user id stands in any case.
+	// "unauthenticated"; on Unix sockets the check that the peer has our user id stands in any case, on TCP only hosts of
+	// the job may connect once they are known.
 	Token []byte
 	// LayoutHash and Version must be equal on all ranks; ranks that differ refuse each other and name both values.
 	LayoutHash uint64
 	Version    uint32
 	// Timeout bounds Join and each AllGather whose context has no deadline. 0 means DefaultTimeout.
 	Timeout time.Duration
+	// Suspect is how long a rank may be silent before it is suspected. Ranks send a sign of life every half second, or
+	// every tenth of Suspect if that is less. 0 means 5 s; should be equal on all ranks.
+	Suspect time.Duration
+	// RequireToken refuses to join without a Token.
+	RequireToken bool
 	// Log receives warnings; nil means slog.Default().
 	Log *slog.Logger
 
 	handshake time.Duration // tests: instead of handshakeBound
 	warnAfter time.Duration // tests: instead of warnAfter
 	bootID    string        // tests: instead of the kernel's
+	lookup    func(context.Context, string) ([]netip.Addr, error)
 }
 
 func (c *Config) check() error {
@@ -118,13 +146,22 @@ func (c *Config) check() error {
 		return fmt.Errorf("bootstrap: rank %d: join: rank is %d, accepted is 0 to %d (size %d)", c.Rank, c.Rank, c.Size-1, c.Size)
 	case c.Timeout < 0:
 		return fmt.Errorf("bootstrap: rank %d: join: timeout is %v, accepted is 0 (default %v) or more", c.Rank, c.Timeout, DefaultTimeout)
+	case c.Suspect < 0 || c.Suspect > 0 && c.Suspect < minSuspect:
+		return fmt.Errorf("bootstrap: rank %d: join: suspect is %v, accepted is 0 (default %v), or %v or more", c.Rank, c.Suspect, defaultSuspect, minSuspect)
+	case c.RequireToken && len(c.Token) == 0:
+		return fmt.Errorf("bootstrap: rank %d: join: there is no token, and one is required: accepted is any secret that all ranks of the job have", c.Rank)
 	}
 	return nil
 }
 
+const minSuspect = 100 * time.Millisecond
+
 func (c *Config) setDefaults() {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
+	}
+	if c.Suspect == 0 {
+		c.Suspect = defaultSuspect
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -134,6 +171,11 @@ func (c *Config) setDefaults() {
 	}
 	if c.warnAfter == 0 {
 		c.warnAfter = warnAfter
+	}
+	if c.lookup == nil {
+		c.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
 	}
 	if c.bootID == "" {
 		c.bootID = bootID()

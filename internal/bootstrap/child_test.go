@@ -22,6 +22,7 @@ import (
 //
 //	fds NAME COUNT       all-gather with COUNT memory files, contents checked
 //	gather NAME TIMEOUT  plain all-gather
+//	epoch                the group's epoch, and to whom descriptors can be passed
 //	close                Close, then exit
 const childEnv = "DOORBELL_BOOTSTRAP_CHILD"
 
@@ -64,6 +65,14 @@ func childMain() int {
 			var lost *PeerLostError
 			var gone *DepartedError
 			say("gather %s: lost=%v departed=%v: %v", w[1], errors.As(err, &lost), errors.As(err, &gone), err)
+		case "epoch":
+			var near []int
+			for r := range g.Size() {
+				if g.CanPassFDs(r) {
+					near = append(near, r)
+				}
+			}
+			say("epoch %d near %v", g.Epoch(), near)
 		case "close":
 			g.Close()
 			if after := openFDs(); after > before+1 { // standard input's poller
@@ -94,7 +103,11 @@ func childFDs(g Group, name string, n int) error {
 			continue
 		}
 		defer closeAll(b.FDs)
-		if string(b.Bytes) != strings.Repeat(fmt.Sprint(r), 100_000) || len(b.FDs) != n || !g.SameHost(r) || b.Local != nil {
+		want := 0
+		if g.CanPassFDs(r) {
+			want = n
+		}
+		if string(b.Bytes) != strings.Repeat(fmt.Sprint(r), 100_000) || len(b.FDs) != want || !g.SameHost(r) || b.Local != nil {
 			return fmt.Errorf("rank %d: %d bytes, %d descriptors, same host %v", r, len(b.Bytes), len(b.FDs), g.SameHost(r))
 		}
 		for i, fd := range b.FDs {
@@ -119,13 +132,16 @@ type child struct {
 	lines chan string
 }
 
-func startChild(t *testing.T, c Config) *child {
+func startChild(t *testing.T, c Config) *child { return startChildBy(t, c, os.Args[0]) }
+
+// startChildBy starts it by a command line that ends in this binary.
+func startChildBy(t *testing.T, c Config, line ...string) *child {
 	c.Log = nil
 	env, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0])
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), childEnv+"="+string(env))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

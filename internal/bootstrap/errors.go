@@ -19,6 +19,16 @@ var ErrKilled = errors.New("killed")
 // ErrNoGoodbye is the cause of a loss seen as the end of the control socket.
 var ErrNoGoodbye = errors.New("control socket ended without goodbye")
 
+// ErrSilent is the cause of a loss seen as silence for longer than Config.Suspect.
+var ErrSilent = errors.New("silent")
+
+// ErrAgreed is the cause of a loss that this rank did not see itself: the others found it, and all agreed.
+var ErrAgreed = errors.New("other ranks saw its end or do not hear it, and all agreed")
+
+// ErrCutOff is the cause of every loss on a rank that has stopped: it does not reach the majority, or the majority has
+// agreed that it is lost. The others may go on without it; it must not.
+var ErrCutOff = errors.New("this rank is cut off and has stopped")
+
 // PeerLostError says that a rank is lost: it will not come back.
 type PeerLostError struct {
 	Rank  int

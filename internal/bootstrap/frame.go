@@ -24,6 +24,12 @@ const (
 	kindRights  uint8 = 2 // its descriptors travel in the same message
 	kindFail    uint8 = 3
 	kindGoodbye uint8 = 4
+	kindBeat    uint8 = 5 // a sign of life
+	kindMember  uint8 = 6 // see memberwire.go
+	kindCard    uint8 = 7 // see card.go; this and the next only while ranks meet
+	kindTable   uint8 = 8
+	kindAbsent  uint8 = 9 // whom rank 0 waits for: bits of a set of ranks
+	kindMost          = kindAbsent
 
 	rightsBatch = 250 // the kernel accepts 253 a message
 )
@@ -60,11 +66,20 @@ func checkFrame(kind uint8, seq uint64, nameLen, payload, fds int) error {
 		maxName, maxPayload = MaxName, maxText
 	case kindGoodbye:
 		maxPayload = maxText
-		if seq != 0 {
-			return fmt.Errorf("bad frame: kind %d: sequence is %d, accepted is 0", kind, seq)
-		}
+	case kindBeat:
+	case kindMember:
+		maxPayload = maxMemberBytes
+	case kindCard:
+		maxPayload = maxCardBytes
+	case kindTable:
+		maxPayload = MaxBytes
+	case kindAbsent:
+		maxPayload = MaxRanks / 8
 	default:
-		return fmt.Errorf("bad frame: kind is %d, accepted is %d to %d", kind, kindData, kindGoodbye)
+		return fmt.Errorf("bad frame: kind is %d, accepted is %d to %d", kind, kindData, kindMost)
+	}
+	if kind >= kindGoodbye && seq != 0 {
+		return fmt.Errorf("bad frame: kind %d: sequence is %d, accepted is 0", kind, seq)
 	}
 	switch {
 	case nameLen > maxName:

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -40,6 +42,7 @@ type peer struct {
 	lost     error
 	departed *DepartedError
 	bootID   string
+	unix     bool // descriptors can be passed
 }
 
 func (p *peer) gone() bool { return p.lost != nil || p.departed != nil }
@@ -64,6 +67,8 @@ type group struct {
 	floor  uint64 // contributions below belong to rounds that ended
 	peers  []peer
 	notes  notifier
+	epochs []decision // all so far
+	hosts  [][]netip.Addr
 }
 
 func newGroup(rank, size int, timeout time.Duration, log *slog.Logger) *group {
@@ -81,6 +86,15 @@ func (g *group) SameHost(rank int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return rank == g.rank || g.peers[rank].bootID != "" && g.peers[rank].bootID == g.peers[g.rank].bootID
+}
+
+func (g *group) CanPassFDs(rank int) bool {
+	if rank < 0 || rank >= g.size {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return rank == g.rank || g.peers[rank].unix
 }
 
 func (g *group) Close() error {
@@ -320,6 +334,10 @@ func (g *group) deliver(from int, c contribution) error {
 func (g *group) setLost(rank int, cause error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.markLost(rank, cause)
+}
+
+func (g *group) markLost(rank int, cause error) {
 	p := &g.peers[rank]
 	if g.closed || p.gone() {
 		return
@@ -332,6 +350,10 @@ func (g *group) setLost(rank int, cause error) {
 func (g *group) setDeparted(rank int, reason string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.markDeparted(rank, reason)
+}
+
+func (g *group) markDeparted(rank int, reason string) {
 	p := &g.peers[rank]
 	if g.closed || p.gone() {
 		return
@@ -339,6 +361,49 @@ func (g *group) setDeparted(rank int, reason string) {
 	p.departed = &DepartedError{Rank: rank, Reason: reason}
 	g.notes.departed(&g.mu, rank)
 	g.poke()
+}
+
+// decide begins an epoch. causes are those of d.lost.
+func (g *group) decide(d decision, causes []error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	g.epochs = append(g.epochs, d)
+	g.notes.epoch(&g.mu, d)
+	for i, r := range d.lost {
+		g.markLost(r, causes[i])
+	}
+	for _, r := range d.left {
+		g.markDeparted(r, "")
+	}
+}
+
+// cutOff ends this rank's part: to it, all others are lost.
+func (g *group) cutOff(cause error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for r := range g.peers {
+		if r != g.rank {
+			g.markLost(r, cause)
+		}
+	}
+}
+
+func (g *group) Epoch() uint32 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return uint32(len(g.epochs))
+}
+
+func (g *group) OnEpoch(f func(epoch uint32, lost []int)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.notes.onEpoch = append(g.notes.onEpoch, f)
+	for _, d := range g.epochs {
+		g.notes.add(&g.mu, func() { f(d.epoch, slices.Clone(d.lost)) })
+	}
 }
 
 func (g *group) Departed() []int {

@@ -281,7 +281,7 @@ func TestKill(t *testing.T) {
 			if err := <-pending; !errors.As(err, &pe) || pe.Rank != 3 {
 				t.Errorf("pending: %v", err)
 			}
-			if l := <-losses; l.rank != 3 || !errors.Is(l.cause, ErrKilled) && !errors.Is(l.cause, ErrNoGoodbye) {
+			if l := <-losses; l.rank != 3 || !errors.Is(l.cause, ErrKilled) && !errors.Is(l.cause, ErrNoGoodbye) && !errors.Is(l.cause, ErrAgreed) {
 				t.Errorf("loss %v", l)
 			}
 		}

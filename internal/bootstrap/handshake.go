@@ -41,12 +41,22 @@ const (
 	codeMost     = codeMisplace
 )
 
-// hello: 0 magic | 8 version u32 | 12 from u32 | 16 to u32 | 20 size u32 | 24 layout u64 | 32 pid u32, zero u32 |
+// What a socket is for. A proof is good for one purpose: it is in both hellos, and in the labels.
+const (
+	forControl = 0 // a pair's control socket
+	forMeeting = 1 // to rank 0, to get the table
+	forData    = 2 // a plugin's, see Auth
+	forMost    = forData
+)
+
+var purposes = [forMost + 1]string{"", "meeting ", "data "}
+
+// hello: 0 magic | 8 version u32 | 12 from u32 | 16 to u32 | 20 size u32 | 24 layout u64 | 32 pid u32 | 36 purpose u32 |
 // 40 spare, zero (8) | 48 nonce (32) | 80 SHA-256 of the job (32)
 type hello struct {
 	version, from, to, size uint32
 	layout                  uint64
-	pid                     uint32
+	pid, purpose            uint32
 	nonce, job              [32]byte
 }
 
@@ -67,6 +77,7 @@ func (h *hello) encode() [helloBytes]byte {
 	le.PutUint32(b[20:], h.size)
 	le.PutUint64(b[24:], h.layout)
 	le.PutUint32(b[32:], h.pid)
+	le.PutUint32(b[36:], h.purpose)
 	copy(b[48:], h.nonce[:])
 	copy(b[80:], h.job[:])
 	return b
@@ -99,14 +110,16 @@ func readHello(r io.Reader) (hello, error) {
 func decodeHello(b *[helloBytes]byte) (hello, error) {
 	le := binary.LittleEndian
 	h := hello{version: le.Uint32(b[8:]), from: le.Uint32(b[12:]), to: le.Uint32(b[16:]), size: le.Uint32(b[20:]),
-		layout: le.Uint64(b[24:]), pid: le.Uint32(b[32:])}
+		layout: le.Uint64(b[24:]), pid: le.Uint32(b[32:]), purpose: le.Uint32(b[36:])}
 	copy(h.nonce[:], b[48:])
 	copy(h.job[:], b[80:])
 	switch {
 	case string(b[:8]) != helloMagic:
 		return hello{}, stranger("read hello: begins with %q, accepted is %q", b[:8], helloMagic)
-	case le.Uint32(b[36:]) != 0 || le.Uint64(b[40:]) != 0:
+	case le.Uint64(b[40:]) != 0:
 		return hello{}, stranger("read hello: reserved words are not zero")
+	case h.purpose > forMost:
+		return hello{}, stranger("read hello: purpose is %d, accepted is 0 to %d", h.purpose, forMost)
 	case h.size < 1 || h.size > MaxRanks || h.from >= h.size || h.to >= MaxRanks:
 		return hello{}, stranger("read hello: rank %d of %d to rank %d: out of range", h.from, h.size, h.to)
 	}
@@ -143,7 +156,7 @@ func readProof(r io.Reader) (proof, error) {
 func prove(token []byte, label string, code uint8, a, b *hello) proof {
 	m := hmac.New(sha256.New, token)
 	ea, eb := a.encode(), b.encode()
-	m.Write([]byte("doorbell bootstrap " + label + "\x00"))
+	m.Write([]byte("doorbell bootstrap " + purposes[a.purpose] + label + "\x00"))
 	m.Write([]byte{code})
 	m.Write(ea[:])
 	m.Write(eb[:])
@@ -154,7 +167,7 @@ func prove(token []byte, label string, code uint8, a, b *hello) proof {
 
 func (p proof) equal(q proof) bool { return p.code == q.code && hmac.Equal(p.mac[:], q.mac[:]) }
 
-var errNotForUs = errors.New("meant for another job or rank")
+var errNotForUs = errors.New("meant for another job, rank or purpose")
 
 // dialShake is the dialer's half. It returns the proven hello of the other end and its verdict; ErrToken, or a
 // strangerError.
@@ -167,7 +180,7 @@ func dialShake(rw io.ReadWriter, mine *hello, token []byte) (hello, uint8, error
 	if err != nil {
 		return hello{}, 0, err
 	}
-	if peer.job != mine.job || peer.from != mine.to || peer.to != mine.from {
+	if peer.job != mine.job || peer.from != mine.to || peer.to != mine.from || peer.purpose != mine.purpose {
 		return hello{}, 0, stranger("read hello: %w", errNotForUs)
 	}
 	p := prove(token, "dial", 0, mine, &peer).encode()
@@ -184,17 +197,18 @@ func dialShake(rw io.ReadWriter, mine *hello, token []byte) (hello, uint8, error
 	return peer, v.code, nil
 }
 
-// answerShake is the listener's half. judge is asked about the proven hello and returns the verdict to send. The hello is
+// answerShake is the listener's half; mine has its purpose. judge is asked about the proven hello and returns the verdict to send. The hello is
 // returned along with ErrToken too, as a claim that nothing proves.
 func answerShake(rw io.ReadWriter, mine hello, token []byte, judge func(hello) uint8) (hello, uint8, error) {
 	peer, err := readHello(rw)
 	if err != nil {
 		return hello{}, 0, err
 	}
-	if peer.job != mine.job || peer.to != mine.from {
+	meet := peer.purpose == forMeeting && mine.purpose == forControl // one listener serves both
+	if peer.job != mine.job || peer.to != mine.from || peer.purpose != mine.purpose && !meet {
 		return hello{}, 0, stranger("read hello: %w", errNotForUs)
 	}
-	mine.to = peer.from
+	mine.to, mine.purpose = peer.from, peer.purpose
 	b := mine.encode()
 	if _, err := rw.Write(b[:]); err != nil {
 		return hello{}, 0, stranger("write hello: %w", err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -33,25 +34,37 @@ func Join(ctx context.Context, c Config) (Group, error) {
 		return nil, err
 	}
 	c.setDefaults()
-	addr, err := parseAddr(c.Addr, c.Job, c.Size)
+	var addr address
+	var point *meetingPoint
+	var err error
+	open := "any process of this user can join"
+	if strings.HasPrefix(c.Addr, "unix:") {
+		addr, err = parseAddr(c.Addr, c.Job, c.Size)
+	} else {
+		point, err = parseMeeting(c.Addr)
+		open = "any host that reaches the address can join until the job is complete, any process of its hosts later"
+	}
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: rank %d: join: %w", c.Rank, err)
 	}
 	ctx, cancel := bound(ctx, c.Timeout)
 	defer cancel()
 	if len(c.Token) == 0 && c.Rank == 0 {
-		c.Log.Warn("bootstrap: unauthenticated: no token, any process of this user can join", "job", c.Job)
+		c.Log.Warn("bootstrap: unauthenticated: no token, "+open, "job", c.Job, "addr", c.Addr)
 	}
 	j := newJoiner(c, addr, start)
+	j.point = point
 	if err := j.start(ctx); err != nil {
-		j.stop()
+		j.g.end(false, "")
 		return nil, err
 	}
 	err = j.meet(ctx)
 	if err == nil {
+		j.m.d.start()
 		err = j.confirm(ctx)
 	}
 	if err != nil {
+		j.dismiss(err.Error())
 		j.g.end(true, err.Error())
 		return nil, err
 	}
@@ -69,36 +82,64 @@ type joiner struct {
 
 	life context.Context // ends with the group
 	kill context.CancelFunc
-	ln   *net.UnixListener
+	lns  []net.Listener
 	wg   sync.WaitGroup
 	slot chan struct{} // bounds accepted sockets that are not proven yet
 
-	refusedUser atomic.Bool // one warning was logged
+	refusedOne atomic.Bool // one warning was logged
+
+	point  *meetingPoint // nil: ranks meet by Unix sockets
+	me     card
+	met    netip.AddrPort // where rank 0 answered; of meetAll and what it starts
+	seated chan struct{}  // holds one token: seats changed
 
 	mu      sync.Mutex
 	joined  bool
 	fatal   error
-	claimed map[int]bool   // higher ranks that were accepted
-	notes   map[int]string // of ranks that are not linked
+	claimed map[int]bool  // higher ranks that were accepted
+	seats   map[int]*seat // rank 0 of a meeting by TCP
+	host    net.Conn      // to rank 0, while we wait for the table
+	// dismissed is why there will be no table, once that is known.
+	dismissed string
+	absent    rankSet // whom rank 0 waits for, as it told us; nil: not told, or all are there
+	hosts     map[netip.Addr]bool
+	notes     map[int]string // of ranks that are not linked
 }
 
 func newJoiner(c Config, addr address, start time.Time) *joiner {
-	j := &joiner{c: c, addr: addr, begun: start, slot: make(chan struct{}, 64), claimed: map[int]bool{}, notes: map[int]string{}}
+	j := &joiner{c: c, addr: addr, begun: start, slot: make(chan struct{}, 64), claimed: map[int]bool{}, notes: map[int]string{},
+		seats: map[int]*seat{}, seated: make(chan struct{}, 1)}
 	j.life, j.kill = context.WithCancel(context.Background())
 	j.g = newGroup(c.Rank, c.Size, c.Timeout, c.Log)
 	j.g.warnAfter = c.warnAfter
 	j.m = &mesh{g: j.g, stop: j.stop, links: make([]*link, c.Size)}
+	j.m.d = newDetector(j.g, j.m, c.Suspect)
 	j.g.tr = j.m
 	return j
 }
 
 // start claims the own address, then listens for higher ranks and dials lower ones.
 func (j *joiner) start(ctx context.Context) error {
-	if err := j.claim(ctx); err != nil {
+	var err error
+	if j.point != nil {
+		err = j.open(ctx)
+	} else {
+		err = j.claim(ctx)
+	}
+	if err != nil {
 		return err
 	}
-	j.wg.Add(1 + j.c.Rank)
-	go j.accept()
+	j.m.spawn(j.m.d.beat)
+	j.wg.Add(len(j.lns))
+	for _, ln := range j.lns {
+		go j.accept(ln)
+	}
+	if j.point != nil {
+		j.wg.Add(1)
+		go j.meetAll(ctx)
+		return nil
+	}
+	j.wg.Add(j.c.Rank)
 	for r := range j.c.Rank {
 		go j.dial(ctx, r)
 	}
@@ -108,9 +149,12 @@ func (j *joiner) start(ctx context.Context) error {
 // stop ends listener and handshakes; links are the mesh's to end.
 func (j *joiner) stop() {
 	j.kill()
-	if j.ln != nil {
-		j.ln.Close()
+	closeListeners(j.lns)
+	j.mu.Lock()
+	if j.host != nil {
+		j.host.Close()
 	}
+	j.mu.Unlock()
 	j.wg.Wait()
 }
 
@@ -153,6 +197,9 @@ func (j *joiner) meet(ctx context.Context) error {
 		case <-warn.C:
 			j.c.Log.Warn("bootstrap: join waits", "rank", j.c.Rank, "for", ranks(missing), "at", j.c.Addr, "since", span(time.Since(j.begun)))
 		case <-ctx.Done():
+			if now, err := j.state(); err == nil && len(now) > 0 {
+				missing = now // rank 0 told more
+			}
 			return &JoinError{Rank: j.c.Rank, Size: j.c.Size, Addr: j.c.Addr, Missing: missing, Notes: j.notesOf(missing),
 				Waited: time.Since(j.begun), Err: context.Cause(ctx)}
 		}
@@ -174,9 +221,13 @@ func (j *joiner) notesOf(rank []int) (notes []string) {
 func (j *joiner) state() (missing []int, err error) {
 	j.mu.Lock()
 	err = j.fatal
+	absent := j.absent
 	j.mu.Unlock()
 	if err != nil {
 		return nil, err
+	}
+	if !absent.empty() {
+		return absent.list(), nil
 	}
 	j.g.mu.Lock()
 	defer j.g.mu.Unlock()
@@ -241,7 +292,7 @@ func (j *joiner) claim(ctx context.Context) error {
 	for {
 		ln, err := listen(ctx, name)
 		if err == nil {
-			j.ln = ln
+			j.lns = append(j.lns, ln)
 			return nil
 		}
 		switch {
@@ -320,45 +371,63 @@ func (j *joiner) dial(ctx context.Context, rank int) {
 }
 
 // call shakes hands over conn, which it owns. true: done, for better or worse.
-func (j *joiner) call(ctx context.Context, rank int, conn *net.UnixConn) bool {
+func (j *joiner) call(ctx context.Context, rank int, conn net.Conn) bool {
 	keep := false
 	defer func() {
 		if !keep {
 			conn.Close()
 		}
 	}()
-	pid, err := sameUser(conn)
-	if err != nil {
-		j.note(rank, "its address is held by another process: %v", err)
-		return false
+	who := conn.RemoteAddr().String()
+	u, ok := conn.(*net.UnixConn)
+	if ok {
+		pid, err := sameUser(u)
+		if err != nil {
+			j.note(rank, "its address is held by another process: %v", err)
+			return false
+		}
+		who = fmt.Sprintf("pid %d", pid)
+	} else {
+		conn.SetDeadline(time.Now().Add(j.c.handshake)) // there are other addresses to try
 	}
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()
 	mine := newHello(&j.c, rank)
-	j.note(rank, "pid %d at its address does not answer", pid)
-	peer, code, err := dialShake(conn, &mine, j.c.Token)
-	if errors.Is(err, ErrToken) {
-		j.fail(fmt.Errorf("bootstrap: rank %d: join: authenticate with rank %d (pid %d): %w", j.c.Rank, rank, pid, err))
-		return true
+	j.note(rank, "%s at its address does not answer", who)
+	if !j.shake(ctx, conn, &mine, who, ok) {
+		return j.failed()
 	}
-	if err != nil {
-		if ctx.Err() == nil {
-			j.note(rank, "pid %d at its address: %v", pid, err)
-		}
-		return false
-	}
-	if err := mismatch(&mine, &peer, int(peer.pid)); err != nil {
-		j.fail(err)
-		return true
-	}
-	if code != codeAccept {
-		j.fail(fmt.Errorf("bootstrap: rank %d: join: rank %d (pid %d) refuses: %s", j.c.Rank, rank, peer.pid, codeText(code, j.c.Rank)))
-		return true
-	}
+	conn.SetDeadline(time.Time{})
 	if !release() {
 		return true // ctx has ended and closed conn
 	}
 	keep = j.m.attach(rank, conn)
+	return true
+}
+
+// shake proves both ends. false: the join has failed, or this was not the rank meant and another attempt may find it.
+// sure: nobody but that rank can be there, so a wrong token is final.
+func (j *joiner) shake(ctx context.Context, conn net.Conn, mine *hello, who string, sure bool) bool {
+	rank := int(mine.to)
+	peer, code, err := dialShake(conn, mine, j.c.Token)
+	switch {
+	case errors.Is(err, ErrToken) && sure:
+		j.fail(fmt.Errorf("bootstrap: rank %d: join: authenticate with rank %d (%s): %w", j.c.Rank, rank, who, err))
+		return false
+	case err != nil:
+		if ctx.Err() == nil {
+			j.note(rank, "%s at its address: %v", who, err)
+		}
+		return false
+	}
+	if err := mismatch(mine, &peer, int(peer.pid)); err != nil {
+		j.fail(err)
+		return false
+	}
+	if code != codeAccept {
+		j.fail(fmt.Errorf("bootstrap: rank %d: join: rank %d (pid %d) refuses: %s", j.c.Rank, rank, peer.pid, codeText(code, j.c.Rank)))
+		return false
+	}
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"sync"
 )
 
 // Local makes the n groups of a job whose ranks all live in this process. Each group is to be closed, in any order; see
@@ -14,14 +15,15 @@ func Local(n int) ([]Group, error) {
 	if n < 1 || n > MaxRanks {
 		return nil, fmt.Errorf("bootstrap: make %d local ranks: accepted is 1 to %d", n, MaxRanks)
 	}
+	shared := &localEpochs{}
 	all := make([]*group, n)
 	out := make([]Group, n)
 	for r := range all {
 		g := newGroup(r, n, DefaultTimeout, slog.Default())
 		for i := range g.peers {
-			g.peers[i].linked, g.peers[i].bootID = true, "this process"
+			g.peers[i].linked, g.peers[i].bootID, g.peers[i].unix = true, "this process", true
 		}
-		g.tr = &localNet{self: r, all: all}
+		g.tr = &localNet{self: r, all: all, shared: shared}
 		all[r], out[r] = g, g
 	}
 	return out, nil
@@ -30,8 +32,37 @@ func Local(n int) ([]Group, error) {
 // localNet hands contributions over by calling the other groups. Receivers get their own bytes and descriptors, so that
 // a program which keeps or changes them behaves as it would between processes.
 type localNet struct {
-	self int
-	all  []*group
+	self   int
+	all    []*group
+	shared *localEpochs
+}
+
+// localEpochs is all that agreement takes in one process: who is lost is decided by whoever sees it, one at a time.
+type localEpochs struct {
+	mu    sync.Mutex
+	epoch uint32
+	lost  map[int]bool
+}
+
+// lose takes a rank out of the group, which to itself is cut off if it goes on.
+func (t *localNet) lose(rank int, cause error) {
+	s := t.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost[rank] {
+		return
+	}
+	if s.lost == nil {
+		s.lost = map[int]bool{}
+	}
+	s.lost[rank] = true
+	s.epoch++
+	for r, g := range t.all {
+		if r != rank && !s.lost[r] {
+			g.decide(decision{epoch: s.epoch, lost: []int{rank}}, []error{cause})
+		}
+	}
+	t.all[rank].cutOff(fmt.Errorf("%w: %w", ErrCutOff, cause))
 }
 
 func (t *localNet) contribute(seq uint64, name string, mine Blob, fail string) error {
@@ -50,7 +81,7 @@ func (t *localNet) contribute(seq uint64, name string, mine Blob, fail string) e
 			c.blob = Blob{Bytes: bytes.Clone(mine.Bytes), FDs: sets[r], Local: mine.Local}
 		}
 		if err := g.deliver(t.self, c); err != nil {
-			g.setLost(t.self, err)
+			t.lose(t.self, err)
 		}
 	}
 	return err
@@ -79,13 +110,13 @@ func (t *localNet) dup(fds []int) ([][]int, error) {
 }
 
 func (t *localNet) end(goodbye bool, reason string) {
+	if !goodbye {
+		t.lose(t.self, ErrKilled)
+		return
+	}
 	for r, g := range t.all {
-		switch {
-		case r == t.self:
-		case goodbye:
+		if r != t.self {
 			g.setDeparted(t.self, reason)
-		default:
-			g.setLost(t.self, ErrKilled)
 		}
 	}
 }

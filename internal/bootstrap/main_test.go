@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"runtime"
@@ -88,19 +89,53 @@ var makers = map[string]func(t testing.TB, n int) []Group{
 		return gs
 	},
 	"join": func(t testing.TB, n int) []Group {
-		gs, errs := joinAll(t.Context(), configs(n, nil))
-		for r, err := range errs {
-			if err != nil {
-				t.Fatalf("rank %d: %v", r, err)
-			}
-		}
-		return gs
+		return mustJoin(t, configs(n, nil))
 	},
+	// The ranks meet by TCP and find that they share a host.
+	"meet": func(t testing.TB, n int) []Group { return mustJoin(t, tcpConfigs(t, n, nil)) },
+	// Each rank takes itself for the only one of its host.
+	"tcp": func(t testing.TB, n int) []Group {
+		return mustJoin(t, tcpConfigs(t, n, func(c *Config) { c.bootID = fmt.Sprint("host ", c.Rank) }))
+	},
+}
+
+func mustJoin(t testing.TB, cs []Config) []Group {
+	gs, errs := joinAll(t.Context(), cs)
+	for r, err := range errs {
+		if err != nil {
+			closeGroups(gs)
+			t.Fatalf("rank %d: %v", r, err)
+		}
+	}
+	return gs
+}
+
+// freePort is one that nobody had a moment ago, and that the system gives to nobody who asks for any.
+func freePort(t testing.TB) int {
+	for range 1000 {
+		port := 15000 + rand.IntN(15000)
+		if ln, err := net.Listen("tcp", fmt.Sprintf(":%d", port)); err == nil {
+			ln.Close()
+			return port
+		}
+	}
+	t.Fatal("no free port")
+	return 0
+}
+
+func tcpConfigs(t testing.TB, n int, edit func(*Config)) []Config {
+	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	return configs(n, func(c *Config) {
+		c.Addr = addr
+		if edit != nil {
+			edit(c)
+		}
+	})
 }
 
 // both runs f over fresh groups of either form, closes them, and checks that nothing is left behind.
 func both(t *testing.T, n int, f func(t *testing.T, gs []Group)) {
-	for _, name := range []string{"local", "join"} {
+	for _, name := range []string{"local", "join", "meet"} {
 		t.Run(name, func(t *testing.T) {
 			checkLeaks(t)
 			gs := makers[name](t, n)

@@ -5,9 +5,10 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -16,8 +17,9 @@ import (
 // writes. A writer of its own keeps a rank that does not read from holding up the others.
 type mesh struct {
 	g    *group
+	d    *detector
 	stop func()         // ends whatever still attaches links
-	wg   sync.WaitGroup // readers and writers
+	wg   sync.WaitGroup // readers, writers and the detector's
 
 	mu    sync.Mutex
 	ended bool
@@ -30,12 +32,15 @@ type link struct {
 	rank int
 	conn net.Conn
 
+	heard atomic.Bool // bytes came since the detector looked
+
 	mu    sync.Mutex
 	queue []*parcel
 	bytes int
 	ended bool
 	ready chan struct{} // holds one token: queue changed or ended
 	wrote chan struct{} // closed when the writer has ended
+	read  chan struct{} // closed when the reader has ended
 }
 
 // parcel is an encoded contribution (or goodbye) that several links share. Its bytes are never written again.
@@ -43,9 +48,16 @@ type parcel struct {
 	seq  uint64
 	name string
 	wire []byte
+	bare []byte // wire for links that pass no descriptors; nil: the same
 	set  *fdSet // nil: no descriptors
 	last bool
+	// control parcels are the detector's. They are small and few, and the queue's bounds are not for them.
+	control bool
 }
+
+// maxControl bounds the parcels that wait for a peer that reads nothing. It is past help: nothing goes to it any more,
+// and its silence decides.
+const maxControl = 4096
 
 // attach takes over a socket whose other end is proven to be rank. false: the group has ended, or the rank has a socket.
 func (m *mesh) attach(rank int, conn net.Conn) bool {
@@ -54,16 +66,45 @@ func (m *mesh) attach(rank int, conn net.Conn) bool {
 	if m.ended || m.links[rank] != nil {
 		return false
 	}
-	l := &link{m: m, rank: rank, conn: conn, ready: make(chan struct{}, 1), wrote: make(chan struct{})}
+	l := &link{m: m, rank: rank, conn: conn, ready: make(chan struct{}, 1), wrote: make(chan struct{}), read: make(chan struct{})}
 	m.links[rank] = l
 	m.g.mu.Lock()
 	m.g.peers[rank].linked = true
+	_, m.g.peers[rank].unix = conn.(*net.UnixConn)
 	m.g.mu.Unlock()
 	m.g.poke()
 	m.wg.Add(2)
-	go l.read()
+	go l.reader()
 	go l.write()
 	return true
+}
+
+// spawn runs f as a goroutine of the mesh; false if the group has ended.
+func (m *mesh) spawn(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended {
+		return false
+	}
+	m.wg.Go(f)
+	return true
+}
+
+func (m *mesh) link(rank int) *link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.links[rank]
+}
+
+func (m *mesh) all() (out []*link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.links {
+		if l != nil {
+			out = append(out, l)
+		}
+	}
+	return out
 }
 
 func (m *mesh) contribute(seq uint64, name string, mine Blob, fail string) error {
@@ -88,19 +129,54 @@ func (m *mesh) contribute(seq uint64, name string, mine Blob, fail string) error
 		return eerr // not reached: the group has checked the bounds
 	}
 	p.wire = wire
-	m.mu.Lock()
-	links := m.links
-	m.mu.Unlock()
-	for _, l := range links {
-		if l != nil {
-			l.send(p)
+	links := m.all()
+	if p.set != nil && slices.ContainsFunc(links, func(l *link) bool { return !l.unix() }) {
+		f.fds = 0
+		if p.bare, eerr = appendFrame(nil, &f); eerr != nil {
+			return eerr
 		}
+	}
+	for _, l := range links {
+		l.send(p)
 	}
 	return err
 }
 
 func failFrame(seq uint64, name, text string) frame {
 	return frame{kind: kindFail, seq: seq, name: name, payload: []byte(clip(text))}
+}
+
+// unix reports whether descriptors can go over the link.
+func (l *link) unix() bool {
+	_, ok := l.conn.(*net.UnixConn)
+	return ok
+}
+
+// beat queues a sign of life, unless something waits to be sent anyway.
+func (l *link) beat(wire []byte) {
+	l.mu.Lock()
+	idle := len(l.queue) == 0
+	l.mu.Unlock()
+	if idle {
+		l.send(&parcel{wire: wire, control: true})
+	}
+}
+
+// mute stops sending; the socket stays, or the peer would take its end for ours.
+func (l *link) mute() {
+	l.mu.Lock()
+	l.clear()
+	l.mu.Unlock()
+	l.poke()
+}
+
+// clear drops what waits. Called with the lock held.
+func (l *link) clear() {
+	l.ended = true // nothing more can be queued
+	for _, p := range l.queue {
+		p.set.release()
+	}
+	l.queue, l.bytes = nil, 0
 }
 
 // send queues p. A peer that has let the queue fill up is given up.
@@ -110,11 +186,17 @@ func (l *link) send(p *parcel) {
 		l.mu.Unlock()
 		return
 	}
-	if !p.last && (len(l.queue) >= maxAheadFrames || l.bytes+len(p.wire) > maxAheadBytes+headerBytes+MaxName) {
+	if p.control && len(l.queue) >= maxControl {
+		l.clear()
+		l.mu.Unlock()
+		l.poke()
+		return
+	}
+	if !p.last && !p.control && (len(l.queue) >= maxAheadFrames || l.bytes+len(p.wire) > maxAheadBytes+headerBytes+MaxName) {
 		err := fmt.Errorf("reads nothing: %d all-gathers (%d bytes) wait to be sent", len(l.queue), l.bytes)
 		l.mu.Unlock()
-		l.m.g.setLost(l.rank, err)
-		l.drop()
+		l.mute()
+		l.m.d.cut(l.rank, err)
 		return
 	}
 	if p.set != nil {
@@ -135,14 +217,7 @@ func (l *link) poke() {
 
 // drop ends the link without more ado; reader and writer see it. Idempotent.
 func (l *link) drop() {
-	l.mu.Lock()
-	l.ended = true
-	for _, p := range l.queue {
-		p.set.release()
-	}
-	l.queue, l.bytes = nil, 0
-	l.mu.Unlock()
-	l.poke()
+	l.mute()
 	l.conn.Close()
 }
 
@@ -171,11 +246,7 @@ func (l *link) write() {
 			p.set.release()
 			if err != nil || p.last {
 				l.mu.Lock()
-				l.ended = true // nothing more can be queued
-				for _, p := range l.queue {
-					p.set.release()
-				}
-				l.queue, l.bytes = nil, 0
+				l.clear()
 				l.mu.Unlock()
 				return
 			}
@@ -185,6 +256,10 @@ func (l *link) write() {
 
 // put writes one parcel: rights frames, each a message of its own, then the data frame.
 func (l *link) put(p *parcel) error {
+	if p.bare != nil && !l.unix() {
+		_, err := l.conn.Write(p.bare)
+		return err
+	}
 	if p.set != nil {
 		for fds := p.set.fds; len(fds) > 0; {
 			n := min(len(fds), rightsBatch)
@@ -257,110 +332,6 @@ func (l *link) putRights(seq uint64, fds []int) error {
 	}
 }
 
-// read takes frames until the rank says goodbye or its socket ends, and tells the group which.
-func (l *link) read() {
-	defer l.m.wg.Done()
-	reason, err := l.frames()
-	switch {
-	case err == nil:
-		l.m.g.setDeparted(l.rank, reason)
-	case errors.Is(err, io.EOF):
-		l.m.g.setLost(l.rank, ErrNoGoodbye)
-	default:
-		var op *net.OpError
-		if errors.As(err, &op) || errors.Is(err, io.ErrUnexpectedEOF) {
-			err = fmt.Errorf("%w: %w", ErrNoGoodbye, err)
-		}
-		l.m.g.setLost(l.rank, err)
-	}
-	// A group that is ending still has its own goodbye to write; it drops the link itself.
-	select {
-	case <-l.m.g.done:
-	default:
-		l.drop()
-	}
-}
-
-// frames returns at a goodbye (with its reason) or with the error that ended the socket.
-func (l *link) frames() (string, error) {
-	r := newRightsReader(l.conn)
-	defer r.drop()
-	a := assembly{from: l.rank}
-	defer a.drop()
-	for {
-		f, err := readFrame(r)
-		if err != nil {
-			return "", err
-		}
-		if f.kind == kindRights {
-			b, err := r.take(f.fds)
-			if err != nil {
-				return "", err
-			}
-			if err := a.add(f.seq, f.fds, b); err != nil {
-				return "", err
-			}
-			continue
-		}
-		if err := r.none(); err != nil {
-			return "", err
-		}
-		if f.kind == kindGoodbye {
-			return string(f.payload), nil
-		}
-		c, err := a.finish(&f)
-		if err != nil {
-			return "", err
-		}
-		if err := l.m.g.deliver(l.rank, c); err != nil {
-			return "", err
-		}
-	}
-}
-
-// assembly gathers the descriptors of a contribution until its last frame.
-type assembly struct {
-	from      int
-	seq       uint64
-	announced int
-	fds       []int
-}
-
-func (a *assembly) add(seq uint64, n int, b batch) error {
-	if a.announced > 0 && seq != a.seq || a.announced+n > MaxFDs {
-		closeAll(b.fds)
-		return fmt.Errorf("bad frame: %d descriptors for all-gather %d behind %d for %d, accepted is at most %d", n, seq, a.announced, a.seq, MaxFDs)
-	}
-	a.seq = seq
-	a.announced += n
-	a.fds = append(a.fds, b.fds...)
-	return nil
-}
-
-func (a *assembly) finish(f *frame) (contribution, error) {
-	c := contribution{seq: f.seq, name: f.name}
-	if a.announced > 0 && a.seq != f.seq || f.kind == kindData && a.announced != f.fds {
-		return c, fmt.Errorf("bad frame: contribution to all-gather %d has %d descriptors, %d came for %d", f.seq, f.fds, a.announced, a.seq)
-	}
-	switch {
-	case f.kind == kindFail:
-		c.err = &RemoteError{Rank: a.from, Text: string(f.payload)}
-		a.drop()
-	case len(a.fds) != a.announced:
-		c.err = fmt.Errorf("take %d descriptors of rank %d: only %d came: this process is at its limit of open files", a.announced, a.from, len(a.fds))
-		a.drop()
-	default:
-		c.blob = Blob{Bytes: f.payload, FDs: a.fds}
-	}
-	*a = assembly{from: a.from}
-	return c, nil
-}
-
-func (a *assembly) drop() {
-	closeAll(a.fds)
-	a.fds = nil
-}
-
 // end says goodbye on all sockets at once, waits for them no longer than closeBound, and releases them.
 func (m *mesh) end(goodbye bool, reason string) {
 	m.mu.Lock()
@@ -382,6 +353,7 @@ func (m *mesh) end(goodbye bool, reason string) {
 					<-l.wrote
 				}
 			}
+			m.linger(by)
 		}
 	}
 	for _, l := range m.links {
@@ -390,4 +362,23 @@ func (m *mesh) end(goodbye bool, reason string) {
 		}
 	}
 	m.wg.Wait()
+}
+
+// linger lets TCP bring the goodbyes over: a socket that is closed with bytes unread is reset, and takes with it what
+// its peer has not got yet. Peers answer a goodbye by closing.
+func (m *mesh) linger(by time.Time) {
+	for _, l := range m.links {
+		if l == nil {
+			continue
+		}
+		if c, ok := l.conn.(*net.TCPConn); ok {
+			c.SetReadDeadline(by)
+			c.CloseWrite()
+		}
+	}
+	for _, l := range m.links {
+		if l != nil && !l.unix() {
+			<-l.read
+		}
+	}
 }

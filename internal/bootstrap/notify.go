@@ -2,16 +2,26 @@
 
 package bootstrap
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // notifier calls the registered functions one at a time, in the order of events, from a goroutine that lives only while
 // there is something to call: an idle group has none. All methods are called with the group's lock held.
 type notifier struct {
+	onEpoch    []func(uint32, []int)
 	onLost     []func(int, error)
 	onDeparted []func(int)
 	queue      []func()
 	running    bool
 	stopped    bool
+}
+
+func (n *notifier) epoch(mu *sync.Mutex, d decision) {
+	for _, f := range n.onEpoch {
+		n.add(mu, func() { f(d.epoch, slices.Clone(d.lost)) })
+	}
 }
 
 func (n *notifier) lost(mu *sync.Mutex, rank int, cause error) {

@@ -54,7 +54,7 @@ func TestProcessKilled(t *testing.T) {
 		for !lost || !pending { // in either order
 			l := c.expect("", "")
 			switch {
-			case strings.HasPrefix(l, "lost 3: control socket ended without goodbye"):
+			case strings.HasPrefix(l, "lost 3: "+ErrNoGoodbye.Error()), strings.HasPrefix(l, "lost 3: "+ErrAgreed.Error()):
 				lost = true
 			case strings.HasPrefix(l, "gather pending: lost=true") && strings.Contains(l, "rank 3 is lost"):
 				pending = true
@@ -156,4 +156,31 @@ func TestProcessesClaimOneRank(t *testing.T) {
 			t.Errorf("%s: %q", c.name, l)
 		}
 	}
+}
+
+// A rank that is stopped for longer than the others put up with is lost to them. When it wakes it does not blame them:
+// it learns that it is out.
+func TestProcessStoppedForLong(t *testing.T) {
+	ch := startChildren(t, configs(3, func(c *Config) { c.Suspect = time.Second }))
+	for _, c := range ch {
+		c.expect("joined")
+	}
+	if err := ch[1].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*child{ch[0], ch[2]} {
+		c.expect("lost 1: ")
+		c.tell("epoch")
+		c.expect("epoch 1 ")
+	}
+	if err := ch[1].cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if l := ch[1].expect("lost "); !strings.Contains(l, ErrCutOff.Error()) || !strings.Contains(l, "agree that this one is lost") {
+			t.Errorf("rank 1: %s", l)
+		}
+	}
+	ch[1].tell("epoch")
+	ch[1].expect("epoch 0 ")
 }

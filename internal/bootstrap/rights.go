@@ -54,6 +54,7 @@ type rightsReader struct {
 	unix    *net.UnixConn // nil: a stream that carries bytes only
 	oob     []byte
 	pending []batch
+	heard   *atomic.Bool // set when bytes come; nil: nobody asks
 }
 
 func newRightsReader(c net.Conn) *rightsReader {
@@ -66,6 +67,14 @@ func newRightsReader(c net.Conn) *rightsReader {
 
 // Read implements io.Reader.
 func (r *rightsReader) Read(b []byte) (int, error) {
+	n, err := r.read(b)
+	if n > 0 && r.heard != nil {
+		r.heard.Store(true)
+	}
+	return n, err
+}
+
+func (r *rightsReader) read(b []byte) (int, error) {
 	if r.unix == nil {
 		return r.conn.Read(b)
 	}

@@ -78,7 +78,7 @@ func TestFrameGolden(t *testing.T) {
 func TestFrameRefused(t *testing.T) {
 	for what, f := range map[string]frame{
 		"kind is 0":               {},
-		"kind is 5":               {kind: 5},
+		"kind is 10":              {kind: 10},
 		"name length is 256":      {kind: kindData, name: strings.Repeat("n", 256)},
 		"payload is 16777217":     {kind: kindData, payload: make([]byte, MaxBytes+1)},
 		"descriptor count is 999": {kind: kindRights, fds: 999},

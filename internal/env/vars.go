@@ -14,6 +14,13 @@ var (
 	Job       = stringVar("DOORBELL_JOB", "", "any text without spaces", "job id, which keeps apart jobs that share an address")
 )
 
+// Which of a job's hosts this one is: what `doorbell run` and bench take for --nodes and --node-rank where the flags are
+// not given, so that one line serves all hosts. Ranks do not get them.
+var (
+	Nodes    = intVar("DOORBELL_NODES", "", 1, math.MaxInt32, false, "number of hosts that take part, for doorbell run and bench")
+	NodeRank = intVar("DOORBELL_NODE_RANK", "", 0, math.MaxInt32, false, "which of the hosts this is, for doorbell run and bench")
+)
+
 // Trust. A value of Token is never printed.
 var (
 	Token        = stringVar("DOORBELL_TOKEN", "", "a secret text", "secret that proves a process to be of this job; never sent")
@@ -25,6 +32,7 @@ var (
 var (
 	RanksPerNode = intVar("DOORBELL_RANKS_PER_NODE", "", 1, math.MaxInt32, false, "cut each host into virtual nodes of so many ranks")
 	Net          = stringVar("DOORBELL_NET", "auto", "auto, a plugin's name, or fault+NAME", "network plugin")
+	Interfaces   = stringVar("DOORBELL_INTERFACES", "", "names or beginnings of names, =NAME, networks as 10.1.0.0/16; ^ before one excludes it; commas between", "network interfaces to use; not set: all that are up")
 	Backend      = stringVar("DOORBELL_BACKEND", "auto", "", "who drives the network", "auto", "proxy", "gdaki")
 	Device       = stringVar("DOORBELL_DEVICE", "auto", "", "compute device", "auto", "soft", "cuda")
 	Progress     = stringVar("DOORBELL_PROGRESS", "auto", "", "who drives the proxy: its own thread, or whoever waits", "auto", "thread", "assisted")
@@ -32,9 +40,13 @@ var (
 	QueueDepth   = intVar("DOORBELL_QUEUE_DEPTH", "1024", 2, 1<<16, true, "descriptors in a queue, per context and peer")
 )
 
+// LaunchID marks what one `doorbell run` started on its host. Unlike the job's id, which all hosts share, it is never
+// there twice: two launchers of one job may run on one host, and neither may end what the other started.
+var LaunchID = stringVar("DOORBELL_LAUNCH_ID", "", "any text without spaces", "set by doorbell run, which finds by it what its ranks have left behind")
+
 // LaunchGuard marks a process as the guard of a `doorbell run`, which tidies up when the launcher is killed. No person sets
 // it; it is here so that every variable is.
-var LaunchGuard = stringVar("DOORBELL_LAUNCH_GUARD", "", "a job id", "set by doorbell run for a helper process of its own")
+var LaunchGuard = stringVar("DOORBELL_LAUNCH_GUARD", "", "a launch id", "set by doorbell run for a helper process of its own")
 
 // Tests and benchmarks.
 var (

@@ -17,6 +17,7 @@ type DevComm struct {
 	Signals  []netplugin.Region // by rank: the signal words there
 	Net      netplugin.Endpoint // its contexts' endpoint
 	MaxBytes int                // largest single operation of Net
+	Polled   bool               // Net has to be polled also when nothing was posted
 	queues   []*queue
 }
 

@@ -71,6 +71,8 @@ func newFakeNet(rng *rand.Rand) *fakeNet {
 }
 
 func (f *fakeNet) Export([]byte, bool) ([]byte, error) { return nil, nil }
+func (f *fakeNet) Withdraw([]byte)                     {}
+
 func (f *fakeNet) Import(int, netplugin.Key) (netplugin.Region, error) {
 	return 0, fmt.Errorf("not used")
 }

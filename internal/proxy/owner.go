@@ -28,6 +28,7 @@ const (
 	stuckNs    = 1_000_000_000
 	auditGap   = 20_000_000
 	auditEvery = 256 // passes
+	pollLooks  = 1
 	// Queues up to here are all looked at in each pass; of more, those announced and a share.
 	sweepAll = 16
 	sweepOps = 8 // of a pass, for queues that no hint told of
@@ -35,9 +36,10 @@ const (
 
 // Owner is the progress of one rank. Its methods are safe for concurrent use.
 type Owner struct {
-	rank int
-	lock uint32 // 1 while somebody holds it
-	_    [52]byte
+	rank  int
+	looks atomic.Int32 // further passes of one Assist; not 0 where a network is polled
+	lock  uint32       // 1 while somebody holds it
+	_     [52]byte
 
 	// All below belongs to the holder of lock.
 	comms   []*DevComm
@@ -55,6 +57,7 @@ type Owner struct {
 	more    [batchOps]uint64 // bytes of the operation after this piece
 	done    [passOps]netplugin.Completion
 	flying  int
+	polled  bool // a network has to be polled also when nothing was posted
 	stats   Stats
 
 	onFail func(error)
@@ -117,6 +120,10 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 		o.queues = append(o.queues, dc.queues...)
 		if !slices.Contains(o.nets, dc.Net) {
 			o.nets = append(o.nets, dc.Net)
+		}
+		if dc.Polled {
+			o.polled = true
+			o.looks.Store(pollLooks)
 		}
 	})
 }
@@ -190,6 +197,11 @@ func (o *Owner) RemoveWindow(ctx context.Context, id uint32) error {
 // Lose ends the queues to a rank that is lost.
 func (o *Owner) Lose(ctx context.Context, peer int) error {
 	return o.With(ctx, func() {
+		for _, n := range o.nets {
+			if c, ok := n.(netplugin.Connector); ok {
+				c.Lose(peer)
+			}
+		}
 		for _, q := range o.queues {
 			if int(q.peer) == peer {
 				q.drop(&o.tab)
@@ -241,13 +253,13 @@ func (o *Owner) finish() {
 	}
 }
 
-func (o *Owner) pass() bool {
+func (o *Owner) pass() (worked bool) {
 	if o.stats.Passes++; o.stats.Passes%auditEvery == 0 {
 		o.audit()
 	}
 	budget := passOps
-	if o.flying > 0 {
-		o.poll()
+	if o.flying > 0 || o.polled {
+		worked = o.poll()
 	}
 	n := len(o.queues)
 	if n <= sweepAll {
@@ -265,9 +277,9 @@ func (o *Owner) pass() bool {
 				break
 			}
 		}
-		return budget < passOps
+		return worked || budget < passOps
 	}
-	return o.passMany(n, budget)
+	return o.passMany(n, budget) || worked
 }
 
 // passMany is pass for many queues: it reads all hints, sixteen in a line, and looks into a share of the queues, so
@@ -308,14 +320,20 @@ func (o *Owner) passMany(n, budget int) bool {
 }
 
 // poll takes the ends of operations on their way.
-func (o *Owner) poll() {
+func (o *Owner) poll() (some bool) {
 	for _, net := range o.nets {
-		for _, c := range o.done[:net.Poll(o.done[:])] {
+		n := net.Poll(o.done[:])
+		if c, ok := net.(netplugin.Connector); ok && c.Moved() {
+			some = true
+		}
+		for _, c := range o.done[:n] {
+			some = true
 			if c.Token < uint64(len(o.tab.e)) && o.tab.e[c.Token].q != nil {
 				o.pieceEnded(int32(c.Token), c.Err)
 			}
 		}
 	}
+	return some
 }
 
 // Audit looks for producers that died between ticket and descriptor. Drivers that pass rarely call it each time.
@@ -350,7 +368,7 @@ func (o *Owner) Quiet() bool {
 		return false
 	}
 	defer o.release()
-	if o.flying > 0 {
+	if o.flying > 0 || o.polled {
 		return false
 	}
 	for _, q := range o.queues {

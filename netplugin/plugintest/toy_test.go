@@ -49,6 +49,8 @@ var errLate = errors.New("a former operation failed")
 
 func (e *toyEnd) Export([]byte, bool) ([]byte, error) { return []byte{1}, nil }
 
+func (e *toyEnd) Withdraw([]byte) {}
+
 func (e *toyEnd) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	if e.breaks != "import" && (len(k.Map) != k.Size || len(k.Bytes) != 1) {
 		return 0, errors.New("not the whole region is mapped")

@@ -85,7 +85,7 @@ func newWorld(t testing.TB, h Harness, size int) *world {
 		lanes: map[lane]*laneState{}, token: h.Seed,
 	}
 	for r := range h.Ranks {
-		ep, err := h.Plugin.Open(netplugin.Config{Rank: r, Ranks: h.Ranks})
+		ep, err := h.Plugin.Open(netplugin.Config{Rank: r, Ranks: h.Ranks, Auth: auth(r), Timeout: h.Deadline})
 		if err != nil {
 			t.Fatalf("open rank %d of %d: %v", r, h.Ranks, err)
 		}
@@ -101,6 +101,7 @@ func newWorld(t testing.TB, h Harness, size int) *world {
 		m.data.key = w.export(r, m.data.mem, false)
 		m.sigs.key = w.export(r, m.sigs.mem, true)
 	}
+	w.meet()
 	for r, m := range w.ranks {
 		for p := range w.ranks {
 			m.toData = append(m.toData, w.use(r, p, &w.ranks[p].data))

@@ -53,6 +53,9 @@ type endpoint struct {
 
 func (e *endpoint) Export(mem []byte, signals bool) ([]byte, error) { return nil, nil }
 
+// Withdraw does nothing: a peer keeps its mapping, and its own Forget ends the use.
+func (e *endpoint) Withdraw([]byte) {}
+
 func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	if len(k.Map) != k.Size {
 		return 0, fmt.Errorf("import region of rank %d on rank %d: %d of its %d bytes are mapped; shm reaches only memory that this process maps",

@@ -13,9 +13,13 @@ import (
 )
 
 // environ is the environment of one rank: base, then what the caller added, then what we say. The later wins, and no
-// name is there twice, because programs differ in which of two they read.
-func (o *Options) environ(base []string, rank int, job, tokenFile string) []string {
-	env := append(slices.Clone(base), o.Env...)
+// name is there twice, because programs differ in which of two they read. What says which host this is stays with us: a
+// rank that launches a job of its own does so on its host.
+func (o *Options) environ(base []string, rank int, id, job, tokenFile string) []string {
+	env := slices.DeleteFunc(append(slices.Clone(base), o.Env...), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == "DOORBELL_NODES" || name == "DOORBELL_NODE_RANK" || o.TokenFile != "" && name == "DOORBELL_TOKEN"
+	})
 	set := func(k, v string) {
 		if v != "" {
 			env = append(env, k+"="+v)
@@ -23,10 +27,15 @@ func (o *Options) environ(base []string, rank int, job, tokenFile string) []stri
 	}
 	set("DOORBELL_RANK", strconv.Itoa(rank))
 	set("DOORBELL_WORLD_SIZE", strconv.Itoa(o.N))
-	set("DOORBELL_LOCAL_RANK", strconv.Itoa(rank))
-	set("DOORBELL_LOCAL_SIZE", strconv.Itoa(o.N))
+	set("DOORBELL_LOCAL_RANK", strconv.Itoa(rank-o.first()))
+	set("DOORBELL_LOCAL_SIZE", strconv.Itoa(o.share()))
 	set("DOORBELL_JOB", job)
-	set("DOORBELL_ADDR", "unix:@doorbell-"+job)
+	set("DOORBELL_LAUNCH_ID", id)
+	if o.Nodes > 1 {
+		set("DOORBELL_ADDR", o.Rendezvous)
+	} else {
+		set("DOORBELL_ADDR", "unix:@doorbell-"+id)
+	}
 	set("DOORBELL_TOKEN_FILE", tokenFile)
 	if o.RanksPerNode > 0 {
 		set("DOORBELL_RANKS_PER_NODE", strconv.Itoa(o.RanksPerNode))
@@ -53,14 +62,16 @@ func lastWins(env []string) []string {
 }
 
 // given says whether the environment that a rank will get has a value for a name.
-func (o *Options) given(base []string, name string) bool {
-	value := ""
+func (o *Options) given(base []string, name string) bool { return o.value(base, name) != "" }
+
+// value is the one that a rank's environment will have.
+func (o *Options) value(base []string, name string) (value string) {
 	for _, kv := range append(slices.Clone(base), o.Env...) {
 		if v, ok := strings.CutPrefix(kv, name+"="); ok {
 			value = v
 		}
 	}
-	return value != ""
+	return value
 }
 
 func randomHex(bytes int) string {

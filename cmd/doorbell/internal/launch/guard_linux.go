@@ -40,7 +40,7 @@ type guard struct {
 }
 
 // startGuard starts the guard, or returns nil where it can't: then only a killed launcher's grandchildren are at stake.
-func startGuard(job, token string) *guard {
+func startGuard(id, token string) *guard {
 	if !guardable {
 		return nil
 	}
@@ -51,7 +51,7 @@ func startGuard(job, token string) *guard {
 	defer pr.Close()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args[0] = "doorbell-guard"
-	cmd.Env = []string{env.LaunchGuard.Name() + "=" + job, "GOMAXPROCS=1"}
+	cmd.Env = []string{env.LaunchGuard.Name() + "=" + id, "GOMAXPROCS=1"}
 	cmd.Stdin = pr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if _, err := pw.WriteString(token + "\n"); err != nil || cmd.Start() != nil {
@@ -71,31 +71,32 @@ func (g *guard) stop() {
 	g.say.Close() // only now, since its end is what the guard waits for
 }
 
-func guardMain(job string) {
+func guardMain(id string) {
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	said, err := io.ReadAll(io.LimitReader(os.Stdin, 64<<10))
 	if err != nil {
 		return
 	}
 	token, _, _ := strings.Cut(string(said), "\n")
-	sweep(job)
+	sweep(id)
 	if strings.HasPrefix(filepath.Base(token), "doorbell-token-") {
 		os.Remove(token)
 	}
 }
 
-// sweep kills every process of this host, and of this user, that has the job's id in its environment.
-func sweep(job string) {
+// sweep kills every process of this host, and of this user, that has the launch's id in its environment.
+func sweep(id string) {
 	for range 10 { // again if some were found: they may have forked meanwhile
-		if !signalMarked(job, unix.SIGKILL) {
+		if !signalMarked(id, unix.SIGKILL) {
 			return
 		}
 	}
 }
 
-// signalMarked sends a signal to each process that has the job's id in its environment, and says whether there was one.
-func signalMarked(job string, s unix.Signal) (found bool) {
-	mark := []byte("DOORBELL_JOB=" + job + "\x00")
+// signalMarked sends a signal to each process that has the launch's id in its environment, and says whether there was one.
+// It is not the job's id: launchers of several hosts of one job may share this kernel, each in a container.
+func signalMarked(id string, s unix.Signal) (found bool) {
+	mark := []byte(env.LaunchID.Name() + "=" + id + "\x00")
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return false

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch starts the ranks of one job as processes of this host, and sees to it that they end together.
+// Package launch starts the ranks of one job, or one host's share of them, as processes of this host, and sees to it that
+// they end together.
 package launch
 
 import (
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -29,12 +31,17 @@ const DefaultGrace = 5 * time.Second
 // Options describe a job. N and Program are needed; everything else has a useful zero value.
 type Options struct {
 	N       int      // ranks in the world
-	Nodes   int      // hosts; 0 and 1 mean this one
 	Program string   // a path, or a name to be looked up in PATH
 	Args    []string // without the program itself
 	Env     []string // KEY=VALUE, over this process's environment
 
-	TokenFile    string // holds the job's secret; empty: DOORBELL_TOKEN, DOORBELL_TOKEN_FILE, or a new secret
+	// Hosts: each starts N/Nodes ranks, host I those from I*N/Nodes on. With more than one, Rendezvous and a token are needed.
+	Nodes      int    // 0 and 1 mean this one
+	NodeRank   int    // which of them this is, from 0
+	Rendezvous string // HOST:PORT, where rank 0 listens
+	Job        string // equal on all hosts; empty: made from port and token, or for one host at random
+
+	TokenFile    string // holds the job's secret; empty: DOORBELL_TOKEN, DOORBELL_TOKEN_FILE, or for one host a new secret
 	RanksPerNode int    // size of a virtual node; 0: not cut
 	Net          string // these four are passed on when set
 	Backend      string
@@ -92,16 +99,18 @@ func (o *Options) check() (int, error) {
 	switch {
 	case o.N < 1 || o.N > MaxRanks:
 		return ExitUsage, fmt.Errorf("%d ranks asked for, 1 to %d are accepted", o.N, MaxRanks)
-	case o.Nodes < 0:
-		return ExitUsage, fmt.Errorf("%d nodes asked for, at least 1 is needed", o.Nodes)
-	case o.Nodes > 1:
-		return ExitUnavailable, fmt.Errorf("%d nodes asked for: more than one host is not built yet; --ranks-per-node cuts one host into virtual nodes", o.Nodes)
 	case o.RanksPerNode < 0:
 		return ExitUsage, fmt.Errorf("%d ranks per node asked for, at least 1 is needed", o.RanksPerNode)
-	case o.RanksPerNode > 0 && o.N%o.RanksPerNode != 0:
-		return ExitUsage, fmt.Errorf("%d ranks are no multiple of %d ranks per node", o.N, o.RanksPerNode)
 	case o.Program == "":
 		return ExitUsage, errors.New("no program given")
+	case strings.ContainsFunc(o.Job, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+		return ExitUsage, fmt.Errorf("job id %q: accepted is a text without spaces", o.Job)
+	}
+	if err := o.checkHosts(); err != nil {
+		return ExitUsage, err
+	}
+	if o.RanksPerNode > 0 && o.share()%o.RanksPerNode != 0 {
+		return ExitUsage, fmt.Errorf("%d ranks are no multiple of %d ranks per node", o.share(), o.RanksPerNode)
 	}
 	if o.Stdout == nil {
 		o.Stdout = os.Stdout
@@ -114,6 +123,9 @@ func (o *Options) check() (int, error) {
 	}
 	if o.Name == "" {
 		o.Name = "doorbell run"
+	}
+	if o.Nodes > 1 {
+		o.Name += fmt.Sprintf(": node %d", o.NodeRank)
 	}
 	return ExitOK, nil
 }

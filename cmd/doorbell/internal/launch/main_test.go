@@ -106,6 +106,12 @@ func play(role, rank string) int {
 		for s.Scan() {
 			fmt.Println("read", s.Text())
 		}
+	case "second": // rank 0 is done at once; rank 1 lives on for long after rank 0's launcher is done
+		if rank == "1" {
+			time.Sleep(700 * time.Millisecond) // sleep: nothing may happen to it
+		}
+	case "meet": // all ranks connect to rank 0, rank arg dies when they have, and the others say that it is lost
+		return meet(rank, arg)
 	case "launcher": // launches ranks that play arg
 		n, part, _ := strings.Cut(arg, ",")
 		ranks, _ := strconv.Atoi(n)

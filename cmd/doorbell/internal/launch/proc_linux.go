@@ -45,12 +45,26 @@ func (r *rank) awaitExit() (*RankError, error) {
 			return nil, fmt.Errorf("wait for rank %d (pid %d): %w", r.n, r.pid, err)
 		}
 	}
-	status := int(childStatus(&si))
+	return r.statusOf(&si), nil
+}
+
+// killed says how the rank ended if a signal has ended it, whether or not awaitExit's word has come; nil if not.
+func (r *rank) killed() *RankError {
+	var si unix.Siginfo
+	err := unix.Waitid(unix.P_PID, r.pid, &si, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+	if err != nil || si.Signo == 0 || si.Code == sigCldExited {
+		return nil
+	}
+	return r.statusOf(&si)
+}
+
+func (r *rank) statusOf(si *unix.Siginfo) *RankError {
+	status := int(childStatus(si))
 	e := &RankError{Rank: r.n, Pid: r.pid, Code: status, After: time.Since(r.started)}
 	if si.Code != sigCldExited {
 		e.Code, e.Signal, e.CoreDump = -1, syscall.Signal(status), si.Code == sigCldDumped
 	}
-	return e, nil
+	return e
 }
 
 // signal reaches every process of the rank's group. It may fail only because nobody is there any more.
@@ -68,7 +82,7 @@ func (r *rank) terminate() {
 func (j *job) command(n int) (*rank, []*os.File, error) {
 	r := &rank{n: n, cmd: exec.Command(j.path, j.o.Args...), ended: make(chan struct{})}
 	r.cmd.Args[0] = j.o.Program
-	r.cmd.Env = j.o.environ(j.base, n, j.id, j.token)
+	r.cmd.Env = j.o.environ(j.base, n, j.id, j.name, j.token)
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if n == 0 && j.o.Stdin != nil {
 		r.cmd.Stdin = j.o.Stdin

@@ -18,7 +18,8 @@ import (
 // job is one run. All its fields belong to the goroutine in Run, save what pump reads.
 type job struct {
 	o      Options
-	id     string
+	id     string   // of this launch
+	name   string   // of the job: all hosts have the same
 	path   string   // of the program
 	base   []string // this process's environment
 	token  string   // file with the secret; empty if DOORBELL_TOKEN has it
@@ -54,11 +55,11 @@ type event struct {
 // forwarded are the signals that ranks get when this process gets them.
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 
-// Run starts Options.N ranks, passes on their output and this process's signals, and returns when all are over.
+// Run starts Options.N ranks, or this host's share of them, passes on their output and this process's signals, and returns when all are over.
 //
 // When a rank fails, that is ends with a signal or a status other than 0, or when ctx ends, all others get SIGTERM
 // (after Options.Linger) and SIGKILL after Options.Grace. Whatever ranks started ends with them: their process groups,
-// and any process that has the job's DOORBELL_JOB in its environment; so it is when this process is killed, if its main
+// and any process that has our DOORBELL_LAUNCH_ID in its environment; so it is when this process is killed, if its main
 // called Main. Output lines are prefixed with the rank.
 //
 // The first SIGINT or SIGTERM is only forwarded; the second ends the job as a failure does, the third kills it.
@@ -76,7 +77,15 @@ func Run(ctx context.Context, o Options) (exit int, err error) {
 	}
 	j := &job{o: o, id: randomHex(8), path: path, base: os.Environ(),
 		stdout: &sink{w: o.Stdout}, stderr: &sink{w: o.Stderr},
-		events: make(chan event, 2*o.N)} // each rank sends two: nobody waits for us
+		events: make(chan event, 2*o.share())} // each rank sends two: nobody waits for us
+	j.name = o.Job
+	if o.Nodes > 1 {
+		if j.name, err = o.SharedJob(); err != nil {
+			return ExitUsage, err
+		}
+	} else if j.name == "" {
+		j.name = j.id
+	}
 	j.token = o.TokenFile
 	if j.token == "" && !o.given(j.base, "DOORBELL_TOKEN") && !o.given(j.base, "DOORBELL_TOKEN_FILE") {
 		if j.token, err = newTokenFile(); err != nil {
@@ -157,7 +166,7 @@ func startCode(err error) int {
 
 // startAll runs on the thread that stays. A rank that was started is in j.ranks, also when it returns an error.
 func (j *job) startAll() error {
-	for n := range j.o.N {
+	for n := j.o.first(); n < j.o.first()+j.o.share(); n++ {
 		r, child, err := j.command(n)
 		if err == nil {
 			r.started = time.Now()
@@ -253,10 +262,11 @@ func (j *job) handle(e event) {
 		if e.err != nil {
 			j.cause = e.err
 		} else {
-			j.first = e.status
+			var r *rank
+			r, j.first = j.culprit(e.r, e.status)
 			select {
-			case <-e.r.ended: // so nobody writes e.r.err any more
-				j.first.Detail = e.r.err.last
+			case <-r.ended: // so nobody writes r.err any more
+				j.first.Detail = r.err.last
 			default:
 			}
 			j.announce()
@@ -279,11 +289,30 @@ func (j *job) handle(e event) {
 	}
 }
 
+// culprit is the rank that failed first. One that ends with a status may have done so because it found another lost, and
+// be heard of before that other: a rank that a signal has ended, which is none of ours at the first failure, is the cause.
+func (j *job) culprit(r *rank, status *RankError) (*rank, *RankError) {
+	if status.Signal == 0 {
+		for _, other := range j.ranks {
+			if other.exited {
+				continue
+			}
+			if s := other.killed(); s != nil {
+				return other, s
+			}
+		}
+	}
+	return r, status
+}
+
 // announce says on stderr at once who failed; the rest may take a while to end.
 func (j *job) announce() {
 	what := ""
 	if n := j.live(); n > 0 {
 		what = fmt.Sprintf("; ending the other %d", n)
+		if j.o.Nodes > 1 {
+			what += " of this node"
+		}
 	}
 	if j.caught != 0 {
 		what += fmt.Sprintf(" (signal %d, %s, was forwarded)", int(j.caught), j.caught)
@@ -329,7 +358,7 @@ func (j *job) end() {
 	j.timer.Reset(j.o.Grace)
 }
 
-// kill ends all, and whatever left its group but still carries the job's id.
+// kill ends all, and whatever left its group but still carries the launch's id.
 func (j *job) kill() {
 	if n := j.live(); n > 0 && j.phase == ending {
 		j.say("%d ranks did not end within %s of SIGTERM; killed", n, seconds(j.o.Grace))

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryMembarrier asks the kernel which of the fences it has (MEMBARRIER_CMD_QUERY).
+func tryMembarrier() error {
+	const query, privateExpedited = 0, 1 << 3
+	has, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, query, 0, 0)
+	switch {
+	case errno != 0:
+		return fmt.Errorf("membarrier: %w", errno)
+	case has&privateExpedited == 0:
+		return errors.New("membarrier: the kernel has no private expedited fence, which came with linux 4.14")
+	}
+	return nil
+}

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package doctor
+
+import "errors"
+
+func tryMembarrier() error { return errors.New("membarrier is there on linux only") }

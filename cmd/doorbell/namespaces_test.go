@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+)
+
+// twoHosts runs in a network namespace of its own, makes a second one, joins them by a veth pair, and starts a launcher in
+// each. $1 is the folder for output, the rest is the command without what differs between hosts.
+const twoHosts = `
+dir=$1; shift
+ip link set lo up
+unshare -n sh -c 'echo $$ > "$0/pid.tmp"; mv "$0/pid.tmp" "$0/pid"; exec sleep 60' "$dir" &
+until [ -e "$dir/pid" ]; do sleep 0.01; done
+other=$(cat "$dir/pid")
+trap 'kill $other' EXIT
+set -e
+ip link add va type veth peer name vb netns $other
+ip addr add 10.99.0.1/24 dev va
+ip link set va up
+nsenter -t $other -n sh -c 'ip link set lo up; ip addr add 10.99.0.2/24 dev vb; ip link set vb up'
+set +e
+nsenter -t $other -n "$@" --node-rank 1 > "$dir/out1" 2> "$dir/err1" &
+one=$!
+"$@" --node-rank 0 > "$dir/out0" 2> "$dir/err0"
+echo $? > "$dir/code0"
+wait $one
+echo $? > "$dir/code1"
+`
+
+// needNamespaces skips where this user cannot make network namespaces, or the tools for it are missing.
+func needNamespaces(t *testing.T) {
+	t.Helper()
+	for _, tool := range []string{"unshare", "nsenter", "ip"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("no namespaces: %v", err)
+		}
+	}
+	probe := "ip link add va type veth peer name vb && unshare -n true"
+	if out, err := exec.Command("unshare", "-Urn", "sh", "-c", probe).CombinedOutput(); err != nil {
+		t.Skipf("no namespaces: %v: %s", err, out)
+	}
+}
+
+// inNamespaces runs a command on both hosts, and returns what file of the folder holds.
+func inNamespaces(t *testing.T, mode string, args ...string) (file func(name string) string) {
+	t.Helper()
+	needNamespaces(t)
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("a secret of two namespaces\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	defer cancel()
+	line := append([]string{"-Urn", "--kill-child", "sh", "-c", twoHosts, "sh", dir, exe}, args...)
+	cmd := exec.CommandContext(ctx, "unshare", append(line, "--nodes", "2", "--rendezvous", "10.99.0.1:4711", "--token-file", token)...)
+	cmd.Env = append(os.Environ(), asDoorbell+"="+mode, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	out, err := cmd.CombinedOutput()
+	file = func(name string) string {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Errorf("%v", err)
+		}
+		return strings.TrimSpace(string(b))
+	}
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return file
+}
+
+// TestTwoNamespaces: the same line on two hosts, which have nothing in common but a wire, runs one verified bench.
+func TestTwoNamespaces(t *testing.T) {
+	file := inNamespaces(t, "real", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8,64K", "--iters", "50", "--json", "--timeout", "20s")
+	r, err := report.Decode([]byte(file("out0")))
+	if err != nil || !r.Verified || file("code0") != "0" || file("code1") != "0" || len(r.Rows) != 2 || r.Rows[0].Nodes != 2 || r.Rows[0].Net != "tcp" {
+		t.Errorf("%v: exit %s and %s\n%s\nnode 0: %s\nnode 1: %s", err, file("code0"), file("code1"), file("out0"), file("err0"), file("err1"))
+	}
+	if file("out1") != "" {
+		t.Errorf("node 1 prints %s", file("out1"))
+	}
+}
+
+// TestLostBetweenNamespaces: rank 1 is killed on its host. There the launcher says so; on the other, rank 0 finds it lost.
+func TestLostBetweenNamespaces(t *testing.T) {
+	file := inNamespaces(t, "real and rank 1 dies", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "100000000", "--json", "--timeout", "20s")
+	r, err := report.Decode([]byte(file("out0")))
+	if err != nil || r.Verified || !strings.Contains(r.Error, "rank 1") || file("code0") != "1" || file("code1") != "1" {
+		t.Errorf("%v: exit %s and %s\n%s\nnode 0: %s\nnode 1: %s", err, file("code0"), file("code1"), file("out0"), file("err0"), file("err1"))
+	}
+	if s := file("err1"); !strings.Contains(s, "node 1: rank 1 (pid ") || !strings.Contains(s, "killed by signal 9") {
+		t.Errorf("node 1 says %s", s)
+	}
+	if s := file("err0"); !strings.Contains(s, "node 0: rank 0 (pid ") || !strings.Contains(s, "PeerLost (rank 1") {
+		t.Errorf("node 0 says %s", s)
+	}
+}

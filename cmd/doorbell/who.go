@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/launchenv"
+)
+
+// world takes the number of ranks from the launcher that started this process, if one did, and otherwise finds out
+// which of the hosts this is.
+func (c *benchConfig) world(lookup env.Lookup, given func(flag string) bool) (err error) {
+	if c.me, err = launcher(lookup); err != nil {
+		return err
+	}
+	switch {
+	case c.me == nil:
+		err = cmp.Or(c.check(), c.hosts(lookup, given))
+		if err == nil && c.Local && c.Nodes > 1 {
+			err = usagef("--local: all ranks in this process, and --nodes %d: they exclude each other", c.Nodes)
+		}
+		return err
+	case c.Local:
+		return usagef("--local: a launcher has started this process as one rank of several (%s)", c.me)
+	case given("ranks") && c.Ranks != c.me.Size:
+		return usagef("-n %d: the launcher has started %d ranks (%s)", c.Ranks, c.me.Size, c.me)
+	}
+	c.Ranks = c.me.Size
+	c.Nodes = 1
+	if n := c.me.LocalSize; n > 0 && c.Ranks%n == 0 {
+		c.Nodes = c.Ranks / n
+	}
+	if c.RanksPerNode == 0 && env.RanksPerNode.IsSet(lookup) {
+		if c.RanksPerNode, err = env.RanksPerNode.Get(lookup); err != nil {
+			return usagef("%w", err)
+		}
+	}
+	return c.check()
+}
+
+// launcher says who this process is, nil if it starts the ranks itself: where no launcher's variables are, or those of
+// another's job of one, such as a shell that srun gave.
+func launcher(lookup env.Lookup) (*launchenv.Launch, error) {
+	l, err := launchenv.Detect(lookup)
+	switch {
+	case errors.Is(err, launchenv.ErrNone):
+		return nil, nil
+	case err != nil:
+		return nil, usagef("%w", err)
+	case l.Launcher != launchenv.Doorbell && l.Size == 1:
+		return nil, nil
+	}
+	return &l, nil
+}
+
+// adopt gives the environment what another launcher has said in its own words, for all that read ours.
+func adopt(l *launchenv.Launch) error {
+	set := map[string]string{
+		env.Rank.Name(): strconv.Itoa(l.Rank), env.WorldSize.Name(): strconv.Itoa(l.Size), env.Addr.Name(): l.Addr, env.Job.Name(): l.Job,
+	}
+	if l.LocalSize > 0 && l.LocalRank >= 0 {
+		set[env.LocalRank.Name()], set[env.LocalSize.Name()] = strconv.Itoa(l.LocalRank), strconv.Itoa(l.LocalSize)
+	}
+	for k, v := range set {
+		if err := os.Setenv(k, v); err != nil {
+			return fmt.Errorf("set %s=%q: %w", k, v, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcp
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+func init() { netplugin.Register(Plugin{}) }
+
+// Plugin is the tcp network.
+type Plugin struct{}
+
+// Name is "tcp".
+func (Plugin) Name() string { return "tcp" }
+
+// Powers are those of a socket with acknowledgements.
+func (Plugin) Powers() netplugin.Powers {
+	return netplugin.Powers{Ordered: true, RemoteCompletion: true, MaxBytes: MaxBytes, Network: true, Polled: true}
+}
+
+// Open makes a rank's endpoint and starts to listen.
+func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
+	if c.Ranks < 1 || c.Rank < 0 || c.Rank >= c.Ranks {
+		return nil, fmt.Errorf("open tcp: rank %d of %d ranks; 0 to ranks-1 is accepted", c.Rank, c.Ranks)
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = 10 * time.Second
+	}
+	e := &endpoint{cfg: c, local: make([]region, 1), remote: make([]remote, 1), waste: make([]byte, MaxBytes), links: make([][]*link, c.Ranks)}
+	conn, err := newConnector(e)
+	if err != nil {
+		return nil, err
+	}
+	e.conn = conn
+	return e, nil
+}
+
+// region is memory of this rank that peers may write.
+type region struct {
+	mem     []byte
+	signals bool
+}
+
+// remote is memory of a peer.
+type remote struct {
+	peer int32
+	id   uint32
+	size uint64
+}
+
+type endpoint struct {
+	cfg    netplugin.Config
+	conn   *connector
+	links  [][]*link // by peer and lane
+	all    []*link
+	local  []region // by id; 0 is none
+	remote []remote // by Region; 0 is none
+	spareL []uint32
+	spareR []netplugin.Region
+	done   []netplugin.Completion // to be reported
+	waste  []byte                 // where refused bytes go
+	closed bool
+	moved  bool // by the last Poll
+}
+
+func (e *endpoint) Export(mem []byte, signals bool) ([]byte, error) {
+	id := uint32(len(e.local))
+	if n := len(e.spareL); n > 0 {
+		id = e.spareL[n-1]
+		e.spareL = e.spareL[:n-1]
+		e.local[id] = region{mem, signals}
+	} else {
+		e.local = append(e.local, region{mem, signals})
+	}
+	return binary.LittleEndian.AppendUint32(nil, id), nil
+}
+
+func (e *endpoint) Withdraw(export []byte) {
+	if len(export) != 4 {
+		return
+	}
+	if id := binary.LittleEndian.Uint32(export); id > 0 && int(id) < len(e.local) && e.local[id].mem != nil {
+		e.local[id] = region{}
+		e.spareL = append(e.spareL, id)
+	}
+}
+
+func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
+	if len(k.Bytes) != 4 || peer < 0 || peer >= e.cfg.Ranks || k.Size < 0 {
+		return 0, fmt.Errorf("import region of rank %d on rank %d: a key of %d bytes, 4 are accepted; %d bytes of memory", peer, e.cfg.Rank, len(k.Bytes), k.Size)
+	}
+	r := remote{int32(peer), binary.LittleEndian.Uint32(k.Bytes), uint64(k.Size)}
+	if n := len(e.spareR); n > 0 {
+		h := e.spareR[n-1]
+		e.spareR = e.spareR[:n-1]
+		e.remote[h] = r
+		return h, nil
+	}
+	e.remote = append(e.remote, r)
+	return netplugin.Region(len(e.remote) - 1), nil
+}
+
+func (e *endpoint) Forget(r netplugin.Region) {
+	if r > 0 && int(r) < len(e.remote) && e.remote[r].id != 0 {
+		e.remote[r] = remote{}
+		e.spareR = append(e.spareR, r)
+	}
+}
+
+// memory is a local region by its id, nil if there is none.
+func (e *endpoint) memory(id uint32) []byte {
+	if int(id) >= len(e.local) {
+		return nil
+	}
+	return e.local[id].mem
+}
+
+// word is the signal's word that a frame names, nil if there is none.
+func (e *endpoint) word(h *header) *uint64 {
+	if int(h.sigRegion) >= len(e.local) || !e.local[h.sigRegion].signals {
+		return nil
+	}
+	mem := e.local[h.sigRegion].mem
+	if !netplugin.InBounds(h.sigOff, 8, uint64(len(mem))) || h.sigOff&7 != 0 {
+		return nil
+	}
+	return wordAt(mem, h.sigOff)
+}
+
+func (e *endpoint) ended(token uint64, err error) {
+	e.done = append(e.done, netplugin.Completion{Token: token, Err: err})
+}
+
+// check is the region of an operation, if it lies in bounds.
+func (e *endpoint) check(what string, op *netplugin.Op, r netplugin.Region, off, n uint64) (remote, error) {
+	if r <= 0 || int(r) >= len(e.remote) || e.remote[r].id == 0 || e.remote[r].peer != op.Peer {
+		return remote{}, fmt.Errorf("tcp on rank %d: no %s of rank %d with number %d: %w", e.cfg.Rank, what, op.Peer, r, netplugin.ErrBounds)
+	}
+	m := e.remote[r]
+	if !netplugin.InBounds(off, n, m.size) {
+		return m, fmt.Errorf("tcp on rank %d: %d bytes at offset %d of a %s of rank %d that has %d: %w", e.cfg.Rank, n, off, what, op.Peer, m.size, netplugin.ErrBounds)
+	}
+	return m, nil
+}
+
+func (e *endpoint) Post(ops []netplugin.Op) int {
+	for i := range ops {
+		took, err := e.post(&ops[i])
+		if err != nil {
+			ops[i].State, ops[i].Err = netplugin.Failed, err
+			return i + 1
+		}
+		if !took {
+			return i
+		}
+	}
+	return len(ops)
+}
+
+func (e *endpoint) post(op *netplugin.Op) (took bool, err error) {
+	if e.closed {
+		return true, fmt.Errorf("tcp on rank %d: endpoint is closed", e.cfg.Rank)
+	}
+	h := header{off: op.DstOff, length: uint32(len(op.Data)), context: uint32(op.Context)}
+	if len(op.Data) > MaxBytes {
+		return true, fmt.Errorf("tcp on rank %d: %d bytes in one operation, at most %d are accepted", e.cfg.Rank, len(op.Data), MaxBytes)
+	}
+	switch op.Kind {
+	case netplugin.Put, netplugin.Signal:
+		h.kind = kindPut
+	case netplugin.Get:
+		h.kind = kindGet
+	default:
+		return true, fmt.Errorf("tcp on rank %d: operation of kind %d", e.cfg.Rank, op.Kind)
+	}
+	if op.Kind == netplugin.Signal || op.Dst == 0 && len(op.Data) == 0 {
+		h.off, h.length = 0, 0
+	} else {
+		m, err := e.check("window", op, op.Dst, op.DstOff, uint64(len(op.Data)))
+		if err != nil {
+			return true, err
+		}
+		h.region = m.id
+	}
+	if op.Raise {
+		m, err := e.check("signal", op, op.SigDst, op.SigOff, 8)
+		if err != nil {
+			return true, err
+		}
+		if op.SigOff&7 != 0 {
+			return true, fmt.Errorf("tcp on rank %d: signal at offset %d, a multiple of 8 is accepted", e.cfg.Rank, op.SigOff)
+		}
+		h.flags, h.sigRegion, h.sigOff, h.sigAdd = flagSignal, m.id, op.SigOff, op.SigAdd
+	}
+	if int(op.Peer) == e.cfg.Rank {
+		return true, e.self(op, &h)
+	}
+	l := e.link(int(op.Peer), op.Context)
+	switch {
+	case l == nil:
+		return true, fmt.Errorf("tcp on rank %d: no socket to rank %d", e.cfg.Rank, op.Peer)
+	case l.dead != nil:
+		return true, l.dead
+	case !l.room():
+		l.write()
+		return false, nil
+	}
+	op.State = netplugin.Posted
+	if op.Kind == netplugin.Get {
+		seq := l.push(&h, nil, op.Token, false)
+		if l.gets == nil {
+			l.gets = map[uint64]getState{}
+		}
+		l.gets[seq] = getState{op.Data, op.Token}
+	} else {
+		l.push(&h, op.Data, op.Token, true)
+	}
+	l.write()
+	return true, nil
+}
+
+// self does an operation on this rank's own memory.
+func (e *endpoint) self(op *netplugin.Op, h *header) error {
+	mem := e.memory(h.region)
+	var w *uint64
+	if op.Raise {
+		if w = e.word(h); w == nil {
+			return fmt.Errorf("tcp on rank %d: own signal is gone: %w", e.cfg.Rank, netplugin.ErrBounds)
+		}
+	}
+	if h.length > 0 {
+		if !netplugin.InBounds(h.off, uint64(h.length), uint64(len(mem))) {
+			return fmt.Errorf("tcp on rank %d: own window is gone: %w", e.cfg.Rank, netplugin.ErrBounds)
+		}
+		if op.Kind == netplugin.Get {
+			copy(op.Data, mem[h.off:])
+		} else {
+			copy(mem[h.off:], op.Data)
+		}
+	}
+	if w != nil {
+		addWord(w, op.SigAdd)
+	}
+	op.State = netplugin.Done
+	return nil
+}
+
+// link is the socket of a context to a peer: always the same one.
+func (e *endpoint) link(peer int, ctx int32) *link {
+	if peer < 0 || peer >= len(e.links) || len(e.links[peer]) == 0 {
+		return nil
+	}
+	return e.links[peer][int(ctx)%len(e.links[peer])]
+}
+
+func (e *endpoint) Poll(done []netplugin.Completion) int {
+	e.moved = false
+	for _, l := range e.all {
+		if l.fresh.Load() != nil {
+			l.adopt()
+		}
+		if l.fd < 0 {
+			continue
+		}
+		if l.read() {
+			e.moved = true
+		} else {
+			l.idle++
+		}
+		l.catchUp()
+		if l.next < l.tail || l.controlLeft > 0 {
+			l.write()
+		}
+		l.acknowledge()
+		l.heard.Store(l.rxSeq)
+	}
+	n := copy(done, e.done)
+	e.done = e.done[:copy(e.done, e.done[n:])]
+	return n
+}
+
+// Moved says whether the last Poll received something.
+func (e *endpoint) Moved() bool { return e.moved }
+
+// Address is where peers find this endpoint.
+func (e *endpoint) Address() []byte { return e.conn.address() }
+
+// Connect meets all peers.
+func (e *endpoint) Connect(ctx context.Context, addrs [][]byte) error {
+	return e.conn.connect(ctx, addrs)
+}
+
+// Lose ends what is on its way to a peer that is known to be lost.
+func (e *endpoint) Lose(peer int) {
+	if peer < 0 || peer >= len(e.links) {
+		return
+	}
+	for _, l := range e.links[peer] {
+		if l.fd >= 0 {
+			l.goodbye() // it may be there still, and about to close too
+			unix.Close(l.fd)
+			l.fd = -1
+		}
+		l.kill(fmt.Errorf("tcp on rank %d: rank %d: %w", e.cfg.Rank, peer, netplugin.ErrPeerLost))
+	}
+}
+
+func (e *endpoint) Close() error {
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	for _, l := range e.all {
+		if l.fd >= 0 {
+			l.goodbye()
+			unix.Close(l.fd)
+			l.fd = -1
+		}
+		if a := l.fresh.Swap(nil); a != nil && a.lost == nil {
+			unix.Close(a.fd)
+		}
+	}
+	return e.conn.close()
+}
+
+// goodbye tells the peer that this end closes, so that it does not try to connect again.
+func (l *link) goodbye() {
+	var b [headerBytes]byte
+	h := header{kind: kindBye, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
+	h.encode(&b)
+	if l.nextOff == 0 && l.controlLeft == 0 {
+		_, _ = unix.Write(l.fd, b[:]) // a peer that does not get it finds out by itself
+	}
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+const (
+	txDepth   = 1024      // frames of a link that are not acknowledged; a power of two
+	rxBytes   = 256 << 10 // receive buffer of a link
+	copyBelow = 4 << 10   // larger bodies are received straight into the window
+	vecs      = 64        // pieces of one write
+	ackFrames = 64        // frames after which an acknowledgement is sent by itself
+	ackBytes  = 256 << 10 // bytes after which it is
+	ackPasses = 8         // idle passes after which it is
+)
+
+// txItem is a frame that waits for its acknowledgement.
+type txItem struct {
+	head  [headerBytes]byte
+	data  []byte
+	token uint64
+	want  bool // the operation ends with the acknowledgement; else with a reply, or it is none of Post's
+}
+
+// attach is a socket that a connecting goroutine hands to the link's driver.
+type attach struct {
+	fd   int
+	seen uint64 // frames of ours that took effect there
+	lost error  // instead: there will be no other socket
+}
+
+// link is one socket to a peer, and what survives it. All but fresh belongs to whoever drives the endpoint.
+type link struct {
+	e     *endpoint
+	peer  int
+	lane  int
+	fresh atomic.Pointer[attach]
+	heard atomic.Uint64 // rxSeq for connecting goroutines; it may be behind
+	gone  atomic.Bool   // dead, for connecting goroutines
+
+	fd     int   // -1 while there is no socket
+	dead   error // the peer is lost, or the stream was corrupt
+	bye    bool  // the peer has said that it closes
+	broken bool  // the dialer was told that it must connect again
+
+	// Sending: frames [acked, tail) are kept; [next, tail) are to be written, of next's bytes nextOff are.
+	tx                []txItem
+	acked, next, tail uint64
+	nextOff           int
+	control           [headerBytes]byte // an acknowledgement that was written in part
+	controlLeft       int
+
+	// Receiving.
+	rx        []byte
+	r, w      int
+	rxSeq     uint64 // frames that took effect
+	told      uint64 // of those the peer has been told
+	toldBytes int    // bytes since
+	idle      int    // passes since something came
+	body      []byte // rest of the body that is received straight into the window
+	bodyHead  header
+	deadCtx   map[uint32]bool // contexts of the peer, one of whose frames was refused
+	noes      []no
+	later     []answer // frames that found no room
+	iov       [][]byte
+	gets      map[uint64]getState
+	spare     [][]byte // buffers of replies that are acknowledged
+}
+
+// no is a refusal that is not written yet: nothing before it may acknowledge what it refuses.
+type no struct{ at, seq uint64 }
+
+// answer is a frame that waits for room.
+type answer struct {
+	h    header
+	data []byte
+}
+
+type getState struct {
+	data  []byte
+	token uint64
+}
+
+func newLink(e *endpoint, peer, lane int) *link {
+	return &link{e: e, peer: peer, lane: lane, fd: -1, tx: make([]txItem, txDepth), rx: make([]byte, rxBytes), iov: make([][]byte, 0, vecs)}
+}
+
+func (l *link) room() bool { return l.tail-l.acked < txDepth }
+
+// push queues a frame; there is room.
+func (l *link) push(h *header, data []byte, token uint64, want bool) uint64 {
+	l.tail++ // frames are numbered from 1
+	h.seq, h.epoch = l.tail, l.e.cfg.Epoch
+	it := &l.tx[(l.tail-1)%txDepth]
+	h.encode(&it.head)
+	it.data, it.token, it.want = data, token, want
+	return l.tail
+}
+
+// write sends what is queued until the socket takes no more.
+func (l *link) write() {
+	for l.fd >= 0 && (l.next < l.tail || l.controlLeft > 0) {
+		l.iov = l.iov[:0]
+		skip := l.nextOff
+		if l.controlLeft > 0 {
+			l.iov = append(l.iov, l.control[headerBytes-l.controlLeft:])
+		} else {
+			for i := l.next; i < l.tail && len(l.iov) < vecs-1; i++ {
+				it := &l.tx[i%txDepth]
+				if i > l.next || skip == 0 {
+					l.putAck(&it.head, i)
+				}
+				l.iov = add(l.iov, it.head[:], &skip)
+				l.iov = add(l.iov, it.data, &skip)
+			}
+		}
+		n, err := writev(l.fd, l.iov)
+		if err != nil {
+			if err != unix.EAGAIN {
+				l.lose(fmt.Errorf("write: %w", err))
+			}
+			return
+		}
+		l.wrote(n)
+	}
+}
+
+// putAck writes into a frame what took effect here: all before the first refusal that stands behind it.
+func (l *link) putAck(head *[headerBytes]byte, i uint64) {
+	ack := l.rxSeq
+	for _, n := range l.noes {
+		if n.at > i {
+			ack = n.seq - 1
+			break
+		}
+	}
+	binary.LittleEndian.PutUint64(head[16:], ack)
+}
+
+// add appends what of b is left after skip bytes.
+func add(iov [][]byte, b []byte, skip *int) [][]byte {
+	if *skip >= len(b) {
+		*skip -= len(b)
+		return iov
+	}
+	iov = append(iov, b[*skip:])
+	*skip = 0
+	return iov
+}
+
+// wrote moves on by n bytes.
+func (l *link) wrote(n int) {
+	if l.controlLeft > 0 {
+		l.controlLeft -= n
+		return
+	}
+	l.nextOff += n
+	for l.next < l.tail {
+		it := &l.tx[l.next%txDepth]
+		size := headerBytes + len(it.data)
+		if l.nextOff < size {
+			break
+		}
+		l.nextOff -= size
+		l.next++
+		for len(l.noes) > 0 && l.noes[0].at < l.next {
+			l.noes = l.noes[1:]
+		}
+		l.told, l.toldBytes = l.rxSeq, 0
+	}
+}
+
+// acknowledge says by itself what took effect, when no frame has said it for long.
+func (l *link) acknowledge() {
+	if l.fd < 0 || l.rxSeq == l.told || l.next < l.tail || l.controlLeft > 0 || len(l.noes) > 0 {
+		return
+	}
+	if l.rxSeq-l.told < ackFrames && l.toldBytes < ackBytes && l.idle < ackPasses {
+		return
+	}
+	h := header{kind: kindAck, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
+	h.encode(&l.control)
+	l.controlLeft = headerBytes
+	l.told, l.toldBytes = l.rxSeq, 0
+	l.write()
+}
+
+// took ends the operations that the peer says took effect.
+func (l *link) took(ack uint64) error {
+	if ack < l.acked || ack > l.next {
+		return fmt.Errorf("%w: frame %d acknowledged, sent are %d to %d", errWire, ack, l.acked, l.next)
+	}
+	for ; l.acked < ack; l.acked++ {
+		it := &l.tx[l.acked%txDepth]
+		if it.want {
+			l.e.ended(it.token, nil)
+		}
+		if it.head[1] == kindReply {
+			l.spare = append(l.spare, it.data)
+		}
+		it.data = nil
+	}
+	return nil
+}
+
+// spareBuffer is an empty buffer for the answer to a get, of the size that the last ones had.
+func (l *link) spareBuffer() []byte {
+	n := len(l.spare)
+	if n == 0 {
+		return nil
+	}
+	b := l.spare[n-1]
+	l.spare = l.spare[:n-1]
+	return b[:0]
+}
+
+// lose gives the socket up. The connector makes another one, or says that the peer is lost.
+func (l *link) lose(cause error) {
+	if l.fd >= 0 {
+		unix.Close(l.fd)
+		l.fd = -1
+	}
+	l.r, l.w, l.body, l.controlLeft = 0, 0, nil, 0
+	l.nextOff = 0
+	if errors.Is(cause, errWire) {
+		l.kill(cause)
+	} else if l.bye {
+		l.kill(fmt.Errorf("rank %d has closed its endpoint: %w", l.peer, netplugin.ErrPeerLost))
+	} else if l.dead == nil && !l.broken {
+		l.broken = true
+		l.e.conn.again(l, cause)
+	}
+}
+
+// kill ends all that is on its way: the peer is lost.
+func (l *link) kill(cause error) {
+	if l.dead != nil {
+		return
+	}
+	l.dead = cause
+	l.gone.Store(true)
+	for ; l.acked < l.tail; l.acked++ {
+		if it := &l.tx[l.acked%txDepth]; it.want {
+			l.e.ended(it.token, cause)
+		}
+	}
+	for _, g := range l.gets {
+		l.e.ended(g.token, cause)
+	}
+	clear(l.gets)
+	l.next = l.tail
+}
+
+// adopt takes a socket that was connected, and goes on where the peer says it was.
+func (l *link) adopt() {
+	a := l.fresh.Swap(nil)
+	if a == nil {
+		return
+	}
+	if a.lost != nil {
+		l.kill(a.lost)
+		return
+	}
+	if l.dead != nil {
+		unix.Close(a.fd)
+		return
+	}
+	if l.fd >= 0 { // the peer noticed first that the old one broke
+		unix.Close(l.fd)
+	}
+	l.fd, l.broken = a.fd, false
+	l.r, l.w, l.body, l.controlLeft, l.nextOff = 0, 0, nil, 0, 0
+	l.next = max(l.next, a.seen) // what it says it has was sent
+	if err := l.took(a.seen); err != nil {
+		l.lose(err)
+		return
+	}
+	l.next = l.acked
+	l.told = 0 // the last acknowledgement may have been lost with the old socket
+	l.write()
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package tcp
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// takeFD takes a connection's descriptor out of the runtime's hands: it stays non-blocking, and is polled by us alone.
+func takeFD(c *net.TCPConn, silence time.Duration) (int, error) {
+	defer c.Close()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd := -1
+	cerr := raw.Control(func(p uintptr) { fd, err = unix.FcntlInt(p, unix.F_DUPFD_CLOEXEC, 0) })
+	if cerr != nil || err != nil {
+		return -1, fmt.Errorf("take the socket's descriptor: %w", first(cerr, err))
+	}
+	for _, o := range []struct{ level, name, value int }{
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}, {unix.SOL_SOCKET, unix.SO_SNDBUF, 4 << 20}, {unix.SOL_SOCKET, unix.SO_RCVBUF, 4 << 20},
+	} {
+		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value) // wishes: the socket works without
+	}
+	setSilence(fd, silence)
+	return fd, nil
+}
+
+func first(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+func recv(fd int, b []byte) (int, error) {
+	n, err := unix.Read(fd, b)
+	if err == unix.EINTR {
+		err = unix.EAGAIN // the next pass comes soon
+	}
+	return n, err
+}
+
+func closeFD(fd int) { _ = unix.Close(fd) }

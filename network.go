@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/netplugin"
+	_ "github.com/doorbell-net/doorbell/netplugin/shm" // the network within a machine is always there
+	_ "github.com/doorbell-net/doorbell/netplugin/tcp" // and that between machines
+)
+
+// reconnect is how long a connection of the network that broke may take to be made again.
+const reconnect = 10 * time.Second
+
+// openNetwork makes this rank's endpoint, and connects it to all others if that has to be. Collective.
+func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
+	name, err := c.chooseNetwork(ctx)
+	if err != nil {
+		return err
+	}
+	c.plugin, err = netplugin.Lookup(name, netplugin.Faults{Inject: c.opt.Inject})
+	if err == nil {
+		if p := c.plugin.Powers(); !p.Ordered {
+			err = fmt.Errorf("open: network %s is not ordered: strong signals cannot be given on it: %w", c.plugin.Name(), ErrNotSupported)
+		} else if p.MaxBytes < abi.CellPayload {
+			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", c.plugin.Name(), p.MaxBytes, abi.CellPayload)
+		}
+	}
+	if err == nil {
+		c.endpoint, err = c.plugin.Open(netplugin.Config{
+			Rank: c.rank, Ranks: c.size, Epoch: c.group.Epoch(), Auth: auth, Interfaces: c.opt.addresses,
+			Timeout: min(c.opt.Timeout, reconnect), Log: c.opt.Log,
+		})
+	}
+	if err := c.agree(ctx, "open", err); err != nil {
+		return err
+	}
+	return c.meet(ctx)
+}
+
+// chooseNetwork replaces auto, also behind fault+: shared memory when each rank can pass descriptors to each, else tcp.
+// All ranks choose the same.
+func (c *Comm) chooseNetwork(ctx context.Context) (string, error) {
+	reach := []byte{1}
+	for r := range c.size {
+		if !c.group.CanPassFDs(r) {
+			reach[0] = 0
+		}
+	}
+	blobs, err := c.gather(ctx, "choose a network", bootstrap.Blob{Bytes: reach})
+	if err != nil {
+		return "", err
+	}
+	best := "shm"
+	for _, b := range blobs {
+		if len(b.Bytes) != 1 || b.Bytes[0] != 1 {
+			best = "tcp"
+		}
+	}
+	if base, ok := strings.CutSuffix(c.opt.Net, "auto"); ok && (base == "" || strings.HasSuffix(base, "+")) {
+		return base + best, nil
+	}
+	return c.opt.Net, nil
+}
+
+// meet connects the network's endpoints, if they have to be.
+func (c *Comm) meet(ctx context.Context) error {
+	n, ok := c.endpoint.(netplugin.Connector)
+	if !ok {
+		return nil
+	}
+	blobs, err := c.gather(ctx, "exchange addresses", bootstrap.Blob{Bytes: n.Address()})
+	if err != nil {
+		return err
+	}
+	addrs := make([][]byte, len(blobs))
+	for r, b := range blobs {
+		addrs[r] = b.Bytes
+	}
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	return c.agree(ctx, "connect", n.Connect(ctx, addrs))
+}
