@@ -59,8 +59,9 @@ func page(dir fs.FS) ([]byte, error) {
 <!-- Made by tools/benchpage from bench/results. Do not edit. -->
 # What it costs
 
-No figure here crossed a network, and kernels ran as goroutines on CPU cores: these are figures of a machine's memory and
-of our software's own cost. Each was measured beside the peer in its row, in turn, in one run.
+No figure here crossed a wire: rows named tcp went over the loopback interface, all others through shared memory. Kernels
+ran as goroutines on CPU cores: these are figures of one machine and of our software's own cost. Each was measured beside the
+peer in its row, in turn, in one run.
 
     go run ./tools/measure -out bench/results/spine.jsonl    # ours and the C peers, round by round
     bench/peers/run --json > bench/results/peers.jsonl       # UCX, Open MPI and bare C by themselves

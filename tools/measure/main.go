@@ -84,7 +84,7 @@ func run(out string, rounds int, only string) error {
 	if err := sh("go", "build", "-o", e.doorbell, "./cmd/doorbell"); err != nil {
 		return err
 	}
-	for _, c := range []string{"pingpong", "memcpy"} {
+	for _, c := range []string{"pingpong", "memcpy", "socket"} {
 		if err := sh("cc", "-std=c11", "-O2", "-o", filepath.Join(dir, c), filepath.Join("bench", "peers", c+".c")); err != nil {
 			return fmt.Errorf("build the C peer: %w", err)
 		}
@@ -97,12 +97,16 @@ func run(out string, rounds int, only string) error {
 		defer to.Close()
 	}
 	enc := json.NewEncoder(to)
-	for _, c := range cases {
+	for _, c := range append(cases, socketCases...) {
 		if !strings.Contains(c.name, only) {
 			continue
 		}
 		fmt.Fprintln(os.Stderr, c.name)
 		row, err := c.measure(e, rounds)
+		if errors.Is(err, exec.ErrNotFound) {
+			fmt.Fprintln(os.Stderr, "left out:", err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
