@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	beatPeriod     = 500 * time.Millisecond
+	beatPeriod     = time.Second
 	defaultSuspect = 5 * time.Second
 	maxEarly       = 256 // messages of ranks that have begun before us
 )
@@ -33,7 +33,7 @@ type detector struct {
 }
 
 func newDetector(g *group, m *mesh, limit time.Duration) *detector {
-	return &detector{g: g, m: m, limit: limit, period: min(beatPeriod, limit/10), causes: make([]error, g.size)}
+	return &detector{g: g, m: m, limit: limit, period: min(beatPeriod, limit/5), causes: make([]error, g.size)}
 }
 
 // start begins to watch. It does nothing if the group ends, or has lost a rank already.
