@@ -92,7 +92,7 @@ func (c *connector) connect(ctx context.Context, addrs [][]byte) error {
 	for r := range n {
 		if r != me {
 			// One socket for now and each pair: which address wins is found by trying.
-			l := newLink(c.e, r, 0)
+			l := newLink(c.e, r)
 			c.e.links[r] = []*link{l}
 			c.e.all = append(c.e.all, l)
 		}

@@ -34,7 +34,7 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = 10 * time.Second
 	}
-	e := &endpoint{cfg: c, local: make([]region, 1), remote: make([]remote, 1), waste: make([]byte, MaxBytes), links: make([][]*link, c.Ranks)}
+	e := &endpoint{cfg: c, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes), links: make([][]*link, c.Ranks)}
 	conn, err := newConnector(e)
 	if err != nil {
 		return nil, err
@@ -59,11 +59,11 @@ type remote struct {
 type endpoint struct {
 	cfg    netplugin.Config
 	conn   *connector
-	links  [][]*link // by peer and lane
+	links  [][]*link // by peer
 	all    []*link
-	local  []region // by id; 0 is none
+	local  map[uint32]region // by id; no id is used twice: frames of a withdrawn region may still be on their way
+	lastID uint32
 	remote []remote // by Region; 0 is none
-	spareL []uint32
 	spareR []netplugin.Region
 	done   []netplugin.Completion // to be reported
 	waste  []byte                 // where refused bytes go
@@ -72,24 +72,19 @@ type endpoint struct {
 }
 
 func (e *endpoint) Export(mem []byte, signals bool) ([]byte, error) {
-	id := uint32(len(e.local))
-	if n := len(e.spareL); n > 0 {
-		id = e.spareL[n-1]
-		e.spareL = e.spareL[:n-1]
-		e.local[id] = region{mem, signals}
-	} else {
-		e.local = append(e.local, region{mem, signals})
-	}
-	return binary.LittleEndian.AppendUint32(nil, id), nil
+	e.lastID++
+	e.local[e.lastID] = region{mem, signals}
+	return binary.LittleEndian.AppendUint32(nil, e.lastID), nil
 }
 
 func (e *endpoint) Withdraw(export []byte) {
 	if len(export) != 4 {
 		return
 	}
-	if id := binary.LittleEndian.Uint32(export); id > 0 && int(id) < len(e.local) && e.local[id].mem != nil {
-		e.local[id] = region{}
-		e.spareL = append(e.spareL, id)
+	id := binary.LittleEndian.Uint32(export)
+	delete(e.local, id)
+	for _, l := range e.all {
+		l.withdrawn(id)
 	}
 }
 
@@ -117,22 +112,16 @@ func (e *endpoint) Forget(r netplugin.Region) {
 
 // memory is a local region by its id, nil if there is none.
 func (e *endpoint) memory(id uint32) []byte {
-	if int(id) >= len(e.local) {
-		return nil
-	}
 	return e.local[id].mem
 }
 
 // word is the signal's word that a frame names, nil if there is none.
 func (e *endpoint) word(h *header) *uint64 {
-	if int(h.sigRegion) >= len(e.local) || !e.local[h.sigRegion].signals {
+	r := e.local[h.sigRegion]
+	if mem := r.mem; !r.signals || !netplugin.InBounds(h.sigOff, 8, uint64(len(mem))) || h.sigOff&7 != 0 {
 		return nil
 	}
-	mem := e.local[h.sigRegion].mem
-	if !netplugin.InBounds(h.sigOff, 8, uint64(len(mem))) || h.sigOff&7 != 0 {
-		return nil
-	}
-	return wordAt(mem, h.sigOff)
+	return wordAt(r.mem, h.sigOff)
 }
 
 func (e *endpoint) ended(token uint64, err error) {

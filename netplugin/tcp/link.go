@@ -42,7 +42,6 @@ type attach struct {
 type link struct {
 	e     *endpoint
 	peer  int
-	lane  int
 	fresh atomic.Pointer[attach]
 	heard atomic.Uint64 // rxSeq for connecting goroutines; it may be behind
 	gone  atomic.Bool   // dead, for connecting goroutines
@@ -90,8 +89,8 @@ type getState struct {
 	token uint64
 }
 
-func newLink(e *endpoint, peer, lane int) *link {
-	return &link{e: e, peer: peer, lane: lane, fd: -1, tx: make([]txItem, txDepth), rx: make([]byte, rxBytes), iov: make([][]byte, 0, vecs)}
+func newLink(e *endpoint, peer int) *link {
+	return &link{e: e, peer: peer, fd: -1, tx: make([]txItem, txDepth), rx: make([]byte, rxBytes), iov: make([][]byte, 0, vecs)}
 }
 
 func (l *link) room() bool { return l.tail-l.acked < txDepth }

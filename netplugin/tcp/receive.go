@@ -197,6 +197,16 @@ func (l *link) refuse(h *header) {
 	l.answer(&header{kind: kindNo, off: h.seq, context: h.context}, nil)
 }
 
+// withdrawn refuses the frame whose body is just being received into a region that is gone: the rest goes nowhere.
+func (l *link) withdrawn(id uint32) {
+	h := &l.bodyHead
+	if len(l.body) == 0 || h.kind != kindPut || h.region != id || h.seq != l.rxSeq+1 || l.deadCtx[h.context] {
+		return
+	}
+	l.refuse(h)
+	l.body = l.e.waste[:len(l.body)]
+}
+
 // answer queues a frame of our own, now or when there is room.
 func (l *link) answer(h *header, data []byte) {
 	if len(l.later) > 0 || !l.room() {
