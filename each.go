@@ -9,16 +9,19 @@ import (
 	"os"
 	"sync"
 
-	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/launchenv"
 )
 
 // Each runs fn on each rank of this process: on the one that a launcher started it as, or, where none did, on n ranks
 // that it makes in this process, at the same time. A rank that is done waits for the others before it closes its
 // communicator; one that fails aborts the others of this process at once. It returns all failures.
 func Each(ctx context.Context, n int, fn func(context.Context, *Comm) error, opts ...Options) error {
+	me, err := launchenv.RankOf(nil)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
 	var cs []*Comm
-	var err error
-	if env.Rank.IsSet(os.LookupEnv) {
+	if me != nil {
 		var o Options
 		if len(opts) > 0 {
 			o = opts[0]

@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -16,8 +15,8 @@ import (
 // world takes the number of ranks from the launcher that started this process, if one did, and otherwise finds out
 // which of the hosts this is.
 func (c *benchConfig) world(lookup env.Lookup, given func(flag string) bool) (err error) {
-	if c.me, err = launcher(lookup); err != nil {
-		return err
+	if c.me, err = launchenv.RankOf(lookup); err != nil {
+		return usagef("%w", err)
 	}
 	switch {
 	case c.me == nil:
@@ -42,21 +41,6 @@ func (c *benchConfig) world(lookup env.Lookup, given func(flag string) bool) (er
 		}
 	}
 	return c.check()
-}
-
-// launcher says who this process is, nil if it starts the ranks itself: where no launcher's variables are, or those of
-// another's job of one, such as a shell that srun gave.
-func launcher(lookup env.Lookup) (*launchenv.Launch, error) {
-	l, err := launchenv.Detect(lookup)
-	switch {
-	case errors.Is(err, launchenv.ErrNone):
-		return nil, nil
-	case err != nil:
-		return nil, usagef("%w", err)
-	case l.Launcher != launchenv.Doorbell && l.Size == 1:
-		return nil, nil
-	}
-	return &l, nil
 }
 
 // adopt gives the environment what another launcher has said in its own words, for all that read ours.

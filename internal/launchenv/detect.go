@@ -77,6 +77,21 @@ func Detect(lookup env.Lookup) (Launch, error) {
 	return Launch{}, err
 }
 
+// RankOf is Detect for who may also start the ranks itself: nil where no launcher started this process as one rank of
+// several, which a job of one by another launcher is not either: a shell that srun gave looks so.
+func RankOf(lookup env.Lookup) (*Launch, error) {
+	l, err := Detect(lookup)
+	switch {
+	case errors.Is(err, ErrNone):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case l.Launcher != Doorbell && l.Size == 1:
+		return nil, nil
+	}
+	return &l, nil
+}
+
 // finish puts in what DOORBELL_* variables say, and refuses what cannot be true.
 func (l *Launch) finish(r *reader) error {
 	if l.Launcher != Doorbell {
