@@ -13,6 +13,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"pgregory.net/rapid"
 )
 
@@ -300,7 +301,7 @@ func TestHistories(t *testing.T) {
 func TestPayloadAfterWait(t *testing.T) {
 	rounds := uint64(20_000)
 	switch {
-	case long():
+	case testenv.Long():
 		rounds = 1_000_000
 	case raceOn:
 		rounds = 3_000

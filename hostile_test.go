@@ -14,6 +14,7 @@ import (
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // badDescs are descriptors that no correct producer writes, made from one that would be good.
@@ -50,7 +51,7 @@ var badDescs = map[string]struct {
 // TestCorruptDescriptors writes bad descriptors into queues. Each is refused: the operations before it arrive, it and
 // those after it do nothing, its (context, peer) has RemoteError, and all others go on.
 func TestCorruptDescriptors(t *testing.T) {
-	rng := random(t)
+	rng := testenv.Random(t)
 	type bad struct {
 		name, says string
 		words      [abi.DescWords]uint64

@@ -63,6 +63,7 @@ var floors = []house.Floor{
 	{Number: 1, Folders: []house.Folder{
 		{Path: "internal/stats"},
 		{Path: "internal/netif"},
+		{Path: "internal/testenv"},
 		{Path: "internal/abi"},
 		{Path: "internal/abi/abigen"},
 		{Path: "gpu"},

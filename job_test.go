@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // childEnv names what TestChild is to do as one rank of a job of processes.
@@ -57,7 +58,7 @@ func startJob(t *testing.T, name string, n int, ranks []int, environ ...string) 
 		c.cmd = exec.Command(os.Args[0], "-test.run=^TestChild$", fmt.Sprint("-test.timeout=", 3*testBound))
 		c.cmd.Env = append(os.Environ(), childEnv+"="+name, "DOORBELL_ADDR=unix:@doorbell-test-"+id, "DOORBELL_JOB="+id, "DOORBELL_TOKEN=secret-"+id,
 			fmt.Sprint("DOORBELL_RANK=", r), fmt.Sprint("DOORBELL_WORLD_SIZE=", n), fmt.Sprint("DOORBELL_LOCAL_SIZE=", n), fmt.Sprint("DOORBELL_TIMEOUT=", testBound),
-			fmt.Sprint("DOORBELL_SEED=", baseSeed))
+			fmt.Sprint("DOORBELL_SEED=", testenv.Seed))
 		c.cmd.Env = append(c.cmd.Env, environ...)
 		var err error
 		if c.stdin, err = c.cmd.StdinPipe(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // closer is what a test closes in some order.
@@ -62,7 +63,7 @@ func group(t *testing.T, n int) (things []closer) {
 // TestCloseInAnyOrder makes two jobs of different size in this process and closes all they have in a random order,
 // each thing twice; nothing is left behind.
 func TestCloseInAnyOrder(t *testing.T) {
-	rng := random(t)
+	rng := testenv.Random(t)
 	rounds := 100
 	if raceOn {
 		rounds = 20
@@ -159,7 +160,7 @@ func (u usage) grown(r *rank, before usage, what string) {
 func progRounds(r *rank) {
 	rounds := 2000
 	switch {
-	case long():
+	case testenv.Long():
 		rounds = 100_000
 	case raceOn:
 		rounds = 200

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,13 +20,13 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 )
 
 // testBound ends what a correct run never waits for.
 var testBound = func() time.Duration {
-	if long() {
+	if testenv.Long() {
 		return 5 * time.Minute
 	}
 	return 20 * time.Second
@@ -36,47 +34,13 @@ var testBound = func() time.Duration {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	checks := "25" // -rapid.checks and -rapid.seed on the command line override
-	if long() {
-		checks = "1000"
-	}
-	setFlag("rapid.checks", checks)
-	if env.Seed.IsSet(nil) {
-		setFlag("rapid.seed", strconv.FormatUint(baseSeed, 10))
-	}
+	testenv.Rapid(25, 1000)
 	code := m.Run()
 	if left := leftovers(); code == 0 && len(left) > 0 && os.Getenv(plantEnv) == "" {
 		fmt.Fprintf(os.Stderr, "goroutines of the module are left behind:\n%s\n", strings.Join(left, "\n\n"))
 		code = 1
 	}
 	os.Exit(code)
-}
-
-func setFlag(name, value string) {
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
-	if !given {
-		flag.Set(name, value)
-	}
-}
-
-func long() bool {
-	v, err := env.Long.Get(nil)
-	return err == nil && v
-}
-
-// baseSeed is DOORBELL_SEED, or from the clock.
-var baseSeed = func() uint64 {
-	if s, err := env.Seed.Get(nil); err == nil && env.Seed.IsSet(nil) {
-		return s
-	}
-	return uint64(time.Now().UnixNano())
-}()
-
-// random is a source of numbers for one test; its seed is printed.
-func random(t testing.TB) *rand.Rand {
-	t.Logf("DOORBELL_SEED=%d", baseSeed)
-	return rand.New(rand.NewPCG(baseSeed, uint64(len(t.Name()))))
 }
 
 // leftovers are the stacks of goroutines in the module's code that is not a test's, after they had time to end.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // program is what each rank does, the same in one process and in several.
@@ -51,7 +52,7 @@ func TestPrograms(t *testing.T) {
 		t.Run(w.String(), func(t *testing.T) {
 			cs := local(t, w.ranks, doorbell.Options{RanksPerNode: w.perNode, Progress: w.progress})
 			for _, p := range programs {
-				if p.name == "large" && w.ranks > 3 && !long() {
+				if p.name == "large" && w.ranks > 3 && !testenv.Long() {
 					continue // the cuts do not depend on how many ranks there are
 				}
 				if !t.Run(p.name, func(t *testing.T) { each(t, cs, p.run) }) {

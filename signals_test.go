@@ -8,6 +8,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // progWrap adds to signals across 2^32 and 2^64, by the network and by LSA peers.
@@ -59,7 +60,7 @@ func progWrap(r *rank) {
 // progRolling waits with each width: what is reached, what is just not, and both ends of the half that counts as
 // earlier.
 func progRolling(r *rank) {
-	rng := random(r)
+	rng := testenv.Random(r)
 	values := []uint64{0, 1, 1<<32 - 1, 1 << 63, ^uint64(0), rng.Uint64(), rng.Uint64()}
 	dc := r.devComm(doorbell.Needs{Signals: 1})
 	r.run(func(t gpu.Thread) {
@@ -151,7 +152,7 @@ func progReset(r *rank) {
 // late, and do not see those of the one before.
 func progFresh(r *rank) {
 	rounds, late := 6, 20*time.Millisecond
-	if long() {
+	if testenv.Long() {
 		rounds, late = 6, time.Second
 	}
 	for i := range rounds {

@@ -393,17 +393,7 @@ func TestStrangers(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	for _, conn := range open {
-		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("not dropped: %v", err)
-		}
-		conn.Close()
-	}
-	each(gs, func(g Group) {
-		if _, err := g.AllGather(t.Context(), "undisturbed", Blob{}); err != nil {
-			t.Error(err)
-		}
-	})
+	undisturbed(t, gs, open)
 }
 
 // More silent strangers than there are slots delay a join by their bound, no more.

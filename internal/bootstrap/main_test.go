@@ -4,6 +4,7 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -229,4 +231,20 @@ func fdText(fd int) string {
 func cloexec(fd int) bool {
 	fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && fl&unix.FD_CLOEXEC != 0
+}
+
+// undisturbed checks that strangers' connections were dropped, and that the ranks go on.
+func undisturbed[C net.Conn](t *testing.T, gs []Group, strangers []C) {
+	t.Helper()
+	for _, conn := range strangers {
+		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("not dropped: %v", err)
+		}
+		conn.Close()
+	}
+	each(gs, func(g Group) {
+		if _, err := g.AllGather(t.Context(), "undisturbed", Blob{}); err != nil {
+			t.Error(err)
+		}
+	})
 }

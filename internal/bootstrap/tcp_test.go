@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -257,17 +256,7 @@ func TestTCPStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	visit()
-	for _, conn := range open {
-		if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("not dropped: %v", err)
-		}
-		conn.Close()
-	}
-	each(gs, func(g Group) {
-		if _, err := g.AllGather(t.Context(), "undisturbed", Blob{}); err != nil {
-			t.Error(err)
-		}
-	})
+	undisturbed(t, gs, open)
 }
 
 // recordMeeting plays the listener of another run of the job and returns what a rank said to it.

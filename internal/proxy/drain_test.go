@@ -13,6 +13,7 @@ import (
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/netplugin"
 	"github.com/doorbell-net/doorbell/netplugin/shm"
 )
@@ -199,7 +200,7 @@ func TestLostHints(t *testing.T) {
 	for _, s := range []shape{{contexts: 1, peers: 4}, {contexts: 4, peers: 4}, {contexts: 17, peers: 1}, {contexts: 8, peers: 8}, {contexts: 40, peers: 16}} {
 		s.depth, s.signals, s.maxBytes = 256, 1, 1<<20
 		for _, busy := range []int{0, 1, 3} {
-			f := newFakeRig(t, s, random(t), 0)
+			f := newFakeRig(t, s, testenv.Random(t), 0)
 			work := func() { // queues that always have more than a pass takes
 				for i := range busy {
 					for f.put(i%s.contexts, i/s.contexts, f.signal(), nil, true) {
@@ -243,7 +244,7 @@ func (r *rig) signal() abi.Desc {
 func TestFullTable(t *testing.T) {
 	for _, table := range []int{1, 2, 31, 32, 33, 1024} {
 		s := shape{contexts: 1, peers: 2, depth: 1024, signals: 1, counters: 1, maxBytes: 1 << 20}
-		f := newFakeRig(t, s, random(t), table)
+		f := newFakeRig(t, s, testenv.Random(t), table)
 		f.net.late = 1
 		for range 1024 {
 			d := f.signal()
@@ -274,7 +275,7 @@ func TestFullTable(t *testing.T) {
 // with its context, and later ends of operations do no harm.
 func TestRemoveEnds(t *testing.T) {
 	s := shape{contexts: 2, peers: 2, depth: 16, signals: 1, counters: 1, windows: 1, maxBytes: 100, bytes: 1000}
-	f := newFakeRig(t, s, random(t), 0)
+	f := newFakeRig(t, s, testenv.Random(t), 0)
 	f.net.late = 1
 	d := f.desc(abi.OpPut, 0, 950, 0, 0)
 	f.produce(1, 1, d, nil, true)
@@ -315,7 +316,7 @@ func TestRemoveEnds(t *testing.T) {
 // TestLose loses a peer while operations to it are on their way and others are in their slots.
 func TestLose(t *testing.T) {
 	s := shape{contexts: 2, peers: 3, depth: 16, signals: 1, counters: 1, windows: 1, maxBytes: 100, bytes: 1000}
-	f := newFakeRig(t, s, random(t), 0)
+	f := newFakeRig(t, s, testenv.Random(t), 0)
 	f.net.late = 1
 	for range 5 {
 		for p := range 3 {

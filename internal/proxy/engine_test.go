@@ -14,6 +14,7 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 var small = shape{contexts: 1, peers: 1, depth: 16, signals: 1, counters: 1, windows: 1, maxBytes: 1000, bytes: 1000}
@@ -207,7 +208,7 @@ func TestDeadProducers(t *testing.T) {
 		"network full":    {looks: 100, again: true, put: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFakeRig(t, small, random(t), 0)
+			f := newFakeRig(t, small, testenv.Random(t), 0)
 			if c.again {
 				f.net.again = 1
 			}

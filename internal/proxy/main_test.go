@@ -7,15 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"math/bits"
-	"math/rand/v2"
 	"os"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
-	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -24,41 +22,8 @@ const testBound = 10 * time.Second
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	checks := "100"
-	if long() {
-		checks = "5000"
-	}
-	setFlag("rapid.checks", checks)
-	if env.Seed.IsSet(nil) {
-		setFlag("rapid.seed", strconv.FormatUint(baseSeed, 10))
-	}
+	testenv.Rapid(100, 5000)
 	os.Exit(m.Run())
-}
-
-func setFlag(name, value string) {
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == name })
-	if !given {
-		flag.Set(name, value)
-	}
-}
-
-func long() bool {
-	v, err := env.Long.Get(nil)
-	return err == nil && v
-}
-
-// baseSeed is DOORBELL_SEED, or from the clock.
-var baseSeed = func() uint64 {
-	if s, err := env.Seed.Get(nil); err == nil && env.Seed.IsSet(nil) {
-		return s
-	}
-	return uint64(time.Now().UnixNano())
-}()
-
-func random(t testing.TB) *rand.Rand {
-	t.Logf("DOORBELL_SEED=%d", baseSeed)
-	return rand.New(rand.NewPCG(baseSeed, uint64(len(t.Name()))))
 }
 
 // shape is what a test rig has.

@@ -8,6 +8,7 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -15,7 +16,7 @@ import (
 // more, and after its end all the rest, wherever in the ring of ended ones it stood.
 func TestSpan(t *testing.T) {
 	for _, before := range []int{0, 1, 63, 64, span - 1, span} {
-		f := newFakeRig(t, shape{contexts: 1, peers: 1, depth: 64, signals: 1, counters: 1, maxBytes: 8}, random(t), 0)
+		f := newFakeRig(t, shape{contexts: 1, peers: 1, depth: 64, signals: 1, counters: 1, maxBytes: 8}, testenv.Random(t), 0)
 		d := f.signal()
 		d.Flags |= abi.FlagCounter
 		put := 0
@@ -74,7 +75,7 @@ func TestSpan(t *testing.T) {
 // TestLateProducers has descriptors come 0.9 s after their tickets, again and again: none of them is taken for dead,
 // since the time starts anew with each.
 func TestLateProducers(t *testing.T) {
-	f := newFakeRig(t, small, random(t), 0)
+	f := newFakeRig(t, small, testenv.Random(t), 0)
 	q := f.queue(0, 0)
 	for round := range 5 {
 		ticket := q.Prod.Raw().Ticket
@@ -95,7 +96,7 @@ func TestLateProducers(t *testing.T) {
 // TestSweepGoesRound has a queue whose hints are all lost and which always has more than the sweep's share of a pass,
 // while passes come rarely: what others have without a hint is found too.
 func TestSweepGoesRound(t *testing.T) {
-	f := newFakeRig(t, shape{contexts: 20, peers: 1, depth: 64, signals: 1, maxBytes: 8}, random(t), 0)
+	f := newFakeRig(t, shape{contexts: 20, peers: 1, depth: 64, signals: 1, maxBytes: 8}, testenv.Random(t), 0)
 	for q := 1; q < 20; q++ {
 		f.put(q, 0, f.signal(), nil, false)
 	}

@@ -8,11 +8,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
-	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -115,20 +113,11 @@ func (p *pair) drive(done func() bool, ended func(r int, c netplugin.Completion)
 	}
 }
 
-func seed(t testing.TB) uint64 {
-	s, err := strconv.ParseUint(os.Getenv("DOORBELL_SEED"), 10, 64)
-	if err != nil {
-		s = rand.Uint64()
-	}
-	t.Logf("DOORBELL_SEED=%d repeats it", s)
-	return s
-}
-
 // Sockets that break again and again lose nothing and double nothing.
 func TestLinkFlaps(t *testing.T) {
 	const ops, most = 400, 40_000
 	p := newPair(t, ops*most, 10*time.Second)
-	rng := rand.New(rand.NewPCG(seed(t), 1))
+	rng := testenv.Random(t)
 	sent := [2][][]byte{}
 	var want [2]uint64
 	var queue [2][]netplugin.Op
