@@ -271,6 +271,10 @@ func (j *job) handle(e event) {
 			}
 			j.announce()
 		}
+	} else if j.first != nil && j.first.Signal == 0 && e.status != nil && e.status.Signal == syscall.SIGKILL && j.phase < killing {
+		// None of ours yet: it was on its way out, its sockets closed, when another noticed and was heard of first.
+		j.first = e.status
+		j.announce()
 	}
 	switch {
 	case failed && j.phase == running && j.live() > 0:
