@@ -45,7 +45,7 @@ type Owner struct {
 	comms   []*DevComm
 	queues  []*queue
 	windows []*Window // by id
-	nets    []netplugin.Endpoint
+	nets    []net
 	tab     table
 	cursor  int    // whose turn it is among queues that have work
 	sweep   int    // where the sweep goes on
@@ -62,6 +62,12 @@ type Owner struct {
 
 	onFail func(error)
 	failed []error // to report when the lock is free
+}
+
+// net is an endpoint that the owner polls.
+type net struct {
+	netplugin.Endpoint
+	conn netplugin.Connector // the same, nil if it needs none
 }
 
 // Stats counts what an owner did since it was made.
@@ -118,8 +124,9 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 		}
 		o.comms = append(o.comms, dc)
 		o.queues = append(o.queues, dc.queues...)
-		if !slices.Contains(o.nets, dc.Net) {
-			o.nets = append(o.nets, dc.Net)
+		if !slices.ContainsFunc(o.nets, func(n net) bool { return n.Endpoint == dc.Net }) {
+			c, _ := dc.Net.(netplugin.Connector)
+			o.nets = append(o.nets, net{dc.Net, c})
 		}
 		if dc.Polled {
 			o.polled = true
@@ -198,8 +205,8 @@ func (o *Owner) RemoveWindow(ctx context.Context, id uint32) error {
 func (o *Owner) Lose(ctx context.Context, peer int) error {
 	return o.With(ctx, func() {
 		for _, n := range o.nets {
-			if c, ok := n.(netplugin.Connector); ok {
-				c.Lose(peer)
+			if n.conn != nil {
+				n.conn.Lose(peer)
 			}
 		}
 		for _, q := range o.queues {
@@ -257,10 +264,17 @@ func (o *Owner) pass() (worked bool) {
 	if o.stats.Passes++; o.stats.Passes%auditEvery == 0 {
 		o.audit()
 	}
-	budget := passOps
-	if o.flying > 0 || o.polled {
-		worked = o.poll()
+	// What waits in the queues goes out first: a look at a polled network is a system call, and finds nothing while the
+	// peer has nothing to answer yet.
+	worked = o.take(passOps)
+	if (o.flying > 0 || o.polled) && o.poll() {
+		worked = true
 	}
+	return worked
+}
+
+// take moves what stands in the queues to the network, at most budget of it.
+func (o *Owner) take(budget int) (worked bool) {
 	n := len(o.queues)
 	if n <= sweepAll {
 		for i, at := 0, o.cursor; i < n; i++ {
@@ -277,15 +291,15 @@ func (o *Owner) pass() (worked bool) {
 				break
 			}
 		}
-		return worked || budget < passOps
+		return budget < passOps
 	}
-	return o.passMany(n, budget) || worked
+	return o.takeMany(n, budget)
 }
 
-// passMany is pass for many queues: it reads all hints, sixteen in a line, and looks into a share of the queues, so
+// takeMany is take for many queues: it reads all hints, sixteen in a line, and looks into a share of the queues, so
 // that a lost hint is found. All are looked into within 100 us. A part of the budget is the share's alone: queues that
 // are always announced must not keep it from those that a hint was lost of.
-func (o *Owner) passMany(n, budget int) bool {
+func (o *Owner) takeMany(n, budget int) bool {
 	start := sys.Nanotime()
 	first := o.cursor % n
 	budget -= sweepOps
@@ -321,9 +335,10 @@ func (o *Owner) passMany(n, budget int) bool {
 
 // poll takes the ends of operations on their way.
 func (o *Owner) poll() (some bool) {
-	for _, net := range o.nets {
+	for i := range o.nets {
+		net := &o.nets[i]
 		n := net.Poll(o.done[:])
-		if c, ok := net.(netplugin.Connector); ok && c.Moved() {
+		if net.conn != nil && net.conn.Moved() {
 			some = true
 		}
 		for _, c := range o.done[:n] {

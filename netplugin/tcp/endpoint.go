@@ -34,7 +34,7 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = 10 * time.Second
 	}
-	e := &endpoint{cfg: c, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes), links: make([][]*link, c.Ranks)}
+	e := &endpoint{cfg: c, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes), out: make([]byte, 0, outBytes), links: make([][]*link, c.Ranks)}
 	conn, err := newConnector(e)
 	if err != nil {
 		return nil, err
@@ -67,6 +67,7 @@ type endpoint struct {
 	spareR []netplugin.Region
 	done   []netplugin.Completion // to be reported
 	waste  []byte                 // where refused bytes go
+	out    []byte                 // small frames of one write
 	closed bool
 	moved  bool // by the last Poll
 }
@@ -264,12 +265,19 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 		} else {
 			l.idle++
 		}
-		l.catchUp()
+		if len(l.later) > 0 {
+			l.catchUp()
+		}
 		if l.next < l.tail || l.controlLeft > 0 {
 			l.write()
 		}
 		l.acknowledge()
-		l.heard.Store(l.rxSeq)
+		if l.heard.Load() != l.rxSeq { // a store is a locked instruction
+			l.heard.Store(l.rxSeq)
+		}
+	}
+	if len(e.done) == 0 {
+		return 0
 	}
 	n := copy(done, e.done)
 	e.done = e.done[:copy(e.done, e.done[n:])]

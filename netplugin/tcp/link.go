@@ -14,13 +14,15 @@ import (
 )
 
 const (
-	txDepth   = 1024      // frames of a link that are not acknowledged; a power of two
-	rxBytes   = 256 << 10 // receive buffer of a link
-	copyBelow = 4 << 10   // larger bodies are received straight into the window
-	vecs      = 64        // pieces of one write
-	ackFrames = 64        // frames after which an acknowledgement is sent by itself
-	ackBytes  = 256 << 10 // bytes after which it is
-	ackPasses = 8         // idle passes after which it is
+	txDepth     = 1024      // frames of a link that are not acknowledged; a power of two
+	rxBytes     = 256 << 10 // receive buffer of a link
+	copyBelow   = 4 << 10   // larger bodies are received straight into the window
+	gatherBelow = 1 << 10   // larger bodies are sent from where they stand
+	vecs        = 64        // pieces of one write
+	outBytes    = 16 << 10  // small frames of one write
+	ackFrames   = 64        // frames after which an acknowledgement is sent by itself
+	ackBytes    = 256 << 10 // bytes after which it is
+	ackPasses   = 8         // idle passes after which it is
 )
 
 // txItem is a frame that waits for its acknowledgement.
@@ -108,21 +110,13 @@ func (l *link) push(h *header, data []byte, token uint64, want bool) uint64 {
 // write sends what is queued until the socket takes no more.
 func (l *link) write() {
 	for l.fd >= 0 && (l.next < l.tail || l.controlLeft > 0) {
-		l.iov = l.iov[:0]
-		skip := l.nextOff
-		if l.controlLeft > 0 {
-			l.iov = append(l.iov, l.control[headerBytes-l.controlLeft:])
+		var n int
+		var err error
+		if small := l.gather(); len(small) > 0 {
+			n, err = sendSmall(l.fd, small)
 		} else {
-			for i := l.next; i < l.tail && len(l.iov) < vecs-1; i++ {
-				it := &l.tx[i%txDepth]
-				if i > l.next || skip == 0 {
-					l.putAck(&it.head, i)
-				}
-				l.iov = add(l.iov, it.head[:], &skip)
-				l.iov = add(l.iov, it.data, &skip)
-			}
+			n, err = writev(l.fd, l.pieces())
 		}
-		n, err := writev(l.fd, l.iov)
 		if err != nil {
 			if err != unix.EAGAIN {
 				l.lose(fmt.Errorf("write: %w", err))
@@ -131,6 +125,41 @@ func (l *link) write() {
 		}
 		l.wrote(n)
 	}
+}
+
+// gather is the small frames that come next, one behind the other, or what is left of an acknowledgement; empty when
+// a large frame comes next. Copying them is cheaper than having the kernel collect them.
+func (l *link) gather() []byte {
+	if l.controlLeft > 0 {
+		return l.control[headerBytes-l.controlLeft:]
+	}
+	out, skip := l.e.out[:0], l.nextOff
+	for i := l.next; i < l.tail; i++ {
+		it := &l.tx[i%txDepth]
+		if len(it.data) > gatherBelow || len(out)+headerBytes+len(it.data) > cap(out) {
+			break
+		}
+		if i > l.next || skip == 0 {
+			l.putAck(&it.head, i)
+		}
+		out = append(append(out, it.head[:]...), it.data...)
+	}
+	return out[min(skip, len(out)):]
+}
+
+// pieces is what comes next as headers and bodies where they stand.
+func (l *link) pieces() [][]byte {
+	l.iov = l.iov[:0]
+	skip := l.nextOff
+	for i := l.next; i < l.tail && len(l.iov) < vecs-1; i++ {
+		it := &l.tx[i%txDepth]
+		if i > l.next || skip == 0 {
+			l.putAck(&it.head, i)
+		}
+		l.iov = add(l.iov, it.head[:], &skip)
+		l.iov = add(l.iov, it.data, &skip)
+	}
+	return l.iov
 }
 
 // putAck writes into a frame what took effect here: all before the first refusal that stands behind it.

@@ -28,7 +28,7 @@ func (l *link) read() (some bool) {
 			}
 			continue
 		}
-		n, err := recv(l.fd, l.rx[l.w:])
+		n, err := recvSmall(l.fd, l.rx[l.w:])
 		if !l.came(n, err) {
 			return some
 		}

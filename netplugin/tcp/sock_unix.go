@@ -30,7 +30,18 @@ func takeFD(c *net.TCPConn, silence time.Duration) (int, error) {
 		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value) // wishes: the socket works without
 	}
 	setSilence(fd, silence)
+	if sameHost(c.LocalAddr(), c.RemoteAddr()) {
+		setNoControl(fd)
+	}
 	return fd, nil
+}
+
+// sameHost says whether both ends are of this host: traffic between its own addresses has one and the same at both ends,
+// or loopback ones.
+func sameHost(local, remote net.Addr) bool {
+	l, ok := local.(*net.TCPAddr)
+	r, also := remote.(*net.TCPAddr)
+	return ok && also && (l.IP.Equal(r.IP) || l.IP.IsLoopback() && r.IP.IsLoopback())
 }
 
 func first(a, b error) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Unsafe: gives the kernel the addresses of slices to write. They stay alive and in place for the call: the table of them
-// is on the stack of the caller, who holds the slices. TestWritev covers it.
+// Unsafe: gives the kernel the addresses of slices to read and write. They stay alive and in place for the call: each is
+// held by the caller, or stands in a table on the caller's stack. TestIO covers it.
 
 //go:build linux
 
@@ -13,6 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+func transfer(call uintptr, fd int, b []byte, flags uintptr) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
+	return int(n), errno
+}
 
 // writev writes pieces with one system call and no allocation; x/sys' own allocates for more than eight.
 func writev(fd int, pieces [][]byte) (int, error) {
