@@ -138,7 +138,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 	c := &Comm{
 		opt: o, rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
 		dev: soft.New(soft.Options{
-			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > min(runtime.GOMAXPROCS(0), runtime.NumCPU()), CrowdedMachine: busy > runtime.NumCPU(),
+			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > min(runtime.GOMAXPROCS(0), runtime.NumCPU()), CrowdedMachine: busy > runtime.NumCPU(), OwnProcess: alloc != soft.Heap,
 		}),
 		engine: engineOf(mode),
 		lost:   map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},

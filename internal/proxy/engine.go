@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/sys"
 )
 
@@ -55,6 +56,8 @@ const (
 	idleAfter   = time.Second
 	idleNap     = 500 * time.Millisecond
 	yieldEvery  = 32 // fruitless passes between two offers of the core
+	// Passes of others during a nap of the backstop from which on they drive, and it is not needed.
+	drivenPasses = 8
 )
 
 // Engine is the progress of a process: it drives the owners of its ranks.
@@ -65,6 +68,7 @@ type Engine struct {
 
 	mu      sync.Mutex
 	stopped chan struct{} // closed when the driver has ended; nil without one
+	ended   chan struct{} // closed when it is to end
 
 	napping uint32 // 0; 1 once the backstop is to end
 	asleep  uint32 // 1 while the thread sleeps; producers that see it wake it
@@ -91,13 +95,13 @@ func (e *Engine) Add(o *Owner) {
 	next := append(slices.Clone(*e.owners.Load()), o)
 	e.owners.Store(&next)
 	if e.stopped == nil {
-		e.stopped = make(chan struct{})
+		e.stopped, e.ended = make(chan struct{}), make(chan struct{})
 		e.ending.Store(false)
 		if e.mode == Thread {
 			go e.poll(e.stopped)
 		} else {
 			atomic.StoreUint32(&e.napping, 0)
-			go e.backstop(e.stopped)
+			go e.backstop(e.stopped, e.ended)
 		}
 	}
 }
@@ -110,6 +114,7 @@ func (e *Engine) Remove(o *Owner) {
 	e.owners.Store(&next)
 	if len(next) == 0 && e.stopped != nil {
 		e.ending.Store(true)
+		close(e.ended)
 		atomic.StoreUint32(&e.napping, 1)
 		sys.FutexWake(&e.napping, 1)
 		e.wake()
@@ -159,6 +164,14 @@ func (e *Engine) quiet() bool {
 	return true
 }
 
+// passes counts those of all owners.
+func (e *Engine) passes() (n uint64) {
+	for _, o := range *e.owners.Load() {
+		n += gpu.Load(gpu.PtrTo(&o.stats.Passes), gpu.Relaxed, gpu.ScopeSys)
+	}
+	return n
+}
+
 func (e *Engine) audit() {
 	for _, o := range *e.owners.Load() {
 		o.Audit()
@@ -200,12 +213,27 @@ func (e *Engine) poll(stopped chan struct{}) {
 // backstop drives the owners by the clock where no thread polls: what a kernel that has ended left behind, and lost
 // hints. After a second without work it sleeps until a producer wakes it: waking a hundred times a second took each
 // process almost a hundredth of a core.
-func (e *Engine) backstop(stopped chan struct{}) {
+func (e *Engine) backstop(stopped, ended chan struct{}) {
 	defer close(stopped)
 	nap, since := backstopMin, sys.Nanotime()
+	timer := time.NewTimer(backstopMax)
+	defer timer.Stop()
+	driven := false
 	for !e.ending.Load() {
-		// A sleeping thread: a timer of the runtime costs twice as much to come.
-		sys.FutexWait(&e.napping, 0, nap)
+		before := e.passes()
+		if driven {
+			// Waiting threads drive. Of a thread in a system call the runtime's monitor would look every 20 us whether it
+			// comes back, and with more ranks than cores each look costs the ranks 10 us of their core.
+			timer.Reset(backstopMax)
+			select {
+			case <-timer.C:
+			case <-ended:
+			}
+		} else {
+			// A sleeping thread: a timer of the runtime costs twice as much to come.
+			sys.FutexWait(&e.napping, 0, nap)
+		}
+		driven = e.passes()-before > drivenPasses
 		worked := false
 		for n := 0; n < 1000 && e.round(); n++ { // a thousand passes at most before it looks at ending
 			worked = true

@@ -261,7 +261,9 @@ func (o *Owner) finish() {
 }
 
 func (o *Owner) pass() (worked bool) {
-	if o.stats.Passes++; o.stats.Passes%auditEvery == 0 {
+	n := o.stats.Passes + 1
+	gpu.Store(gpu.PtrTo(&o.stats.Passes), n, gpu.Relaxed, gpu.ScopeSys) // the engine reads it
+	if n%auditEvery == 0 {
 		o.audit()
 	}
 	// What waits in the queues goes out first: a look at a polled network is a system call, and finds nothing while the
@@ -351,6 +353,17 @@ func (o *Owner) poll() (some bool) {
 	return some
 }
 
+// outstanding says whether a queue has a ticket whose descriptor was not taken. Its descriptor is coming, or its
+// producer died: both are to be seen soon.
+func (o *Owner) outstanding() bool {
+	for _, q := range o.queues {
+		if !q.dead && gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head {
+			return true
+		}
+	}
+	return false
+}
+
 // Audit looks for producers that died between ticket and descriptor. Drivers that pass rarely call it each time.
 func (o *Owner) Audit() {
 	if atomic.CompareAndSwapUint32(&o.lock, 0, 1) {
@@ -383,14 +396,5 @@ func (o *Owner) Quiet() bool {
 		return false
 	}
 	defer o.release()
-	if o.flying > 0 || o.polled {
-		return false
-	}
-	for _, q := range o.queues {
-		// A ticket that is out has its descriptor coming, or its producer died: both are to be seen soon.
-		if !q.dead && gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head {
-			return false
-		}
-	}
-	return true
+	return o.flying == 0 && !o.polled && !o.outstanding()
 }

@@ -46,4 +46,4 @@ const (
 
 // Yield gives the processor to another thread that is ready to run (sched_yield). It is for goroutines that wait for
 // another process; one that waits for another goroutine calls runtime.Gosched.
-func Yield() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+func Yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

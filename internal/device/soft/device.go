@@ -25,6 +25,8 @@ type Options struct {
 	// them before it polls. CrowdedMachine says so of processes: then it offers its core from the first round on, and
 	// not only from round 16.
 	CrowdedProcess, CrowdedMachine bool
+	// OwnProcess says that no other rank is of this process.
+	OwnProcess bool
 	// MaxWarps is the largest cooperative grid. 0: 8,192.
 	MaxWarps int
 }
@@ -33,6 +35,7 @@ type Options struct {
 type Device struct {
 	opt      Options
 	progress atomic.Pointer[func() bool]
+	warps    atomic.Int32 // running
 	live     atomic.Int64 // pieces of memory
 	launches atomic.Uint64
 
@@ -83,6 +86,9 @@ func (d *Device) Clock() uint64 { return sys.Nanotime() }
 // sleepWord is what idle device threads sleep on. Nobody wakes them: they sleep for a millisecond at most.
 var sleepWord uint32
 
+// giveEvery is after how many rounds a lone warp gives way to other goroutines.
+const giveEvery = 32
+
 // Idle is gpu.Env's: see gpu.Thread.Idle.
 func (d *Device) Idle(round int32, waited uint64) bool {
 	if f := d.progress.Load(); f != nil && (*f)() {
@@ -91,7 +97,10 @@ func (d *Device) Idle(round int32, waited uint64) bool {
 	if waited == 0 && !d.opt.CrowdedProcess {
 		return false // the wait has just begun: look again before giving way
 	}
-	runtime.Gosched()
+	// With one warp there is seldom another goroutine to run, and each call of Gosched wakes a thread that looks for one.
+	if !d.opt.OwnProcess || d.warps.Load() > 1 || round%giveEvery == 0 {
+		runtime.Gosched()
+	}
 	if waited == 0 || round < 16 && !d.opt.CrowdedMachine {
 		return false
 	}

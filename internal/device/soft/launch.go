@@ -162,7 +162,9 @@ func (l *launch) fail(b *block, warp int32, value any) {
 
 func (d *Device) runWarp(t task) {
 	returned := false
+	d.warps.Add(1)
 	defer func() {
+		d.warps.Add(-1)
 		if v := recover(); v != nil {
 			t.b.l.fail(t.b, t.warp, v)
 		} else if !returned {
