@@ -131,11 +131,8 @@ func (e *Engine) wake() {
 // Assist is what a waiting thread of an owner's rank calls: it drives that owner, and when there was nothing to do, one
 // of the others in turn.
 func (e *Engine) Assist(first *Owner) bool {
-	// A network that is polled is asked a few times before the thread gives way: each time costs a system call anyway.
-	for range first.looks.Load() + 1 {
-		if first.Pass() {
-			return true
-		}
+	if first.Pass() {
+		return true
 	}
 	all := *e.owners.Load()
 	if len(all) < 2 {

@@ -28,7 +28,6 @@ const (
 	stuckNs    = 1_000_000_000
 	auditGap   = 20_000_000
 	auditEvery = 256 // passes
-	pollLooks  = 1
 	// Queues up to here are all looked at in each pass; of more, those announced and a share.
 	sweepAll = 16
 	sweepOps = 8 // of a pass, for queues that no hint told of
@@ -36,10 +35,9 @@ const (
 
 // Owner is the progress of one rank. Its methods are safe for concurrent use.
 type Owner struct {
-	rank  int
-	looks atomic.Int32 // further passes of one Assist; not 0 where a network is polled
-	lock  uint32       // 1 while somebody holds it
-	_     [52]byte
+	rank int
+	lock uint32 // 1 while somebody holds it
+	_    [52]byte
 
 	// All below belongs to the holder of lock.
 	comms   []*DevComm
@@ -128,10 +126,7 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 			c, _ := dc.Net.(netplugin.Connector)
 			o.nets = append(o.nets, net{dc.Net, c})
 		}
-		if dc.Polled {
-			o.polled = true
-			o.looks.Store(pollLooks)
-		}
+		o.polled = o.polled || dc.Polled
 	})
 }
 
