@@ -72,7 +72,8 @@ type Group interface {
 
 	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it was silent for longer
 	// than Config.Suspect, it broke the protocol, or it was killed by Kill; and the ranks that are left have agreed on
-	// it. A rank that is cut off from the majority, or that the others agreed on, stops: to it all others are lost, the
+	// it. Where ranks reach each other by TCP only, which shows no more than that the way is gone, a majority has to be
+	// left, or the half with the lowest rank: of two ranks the lower one goes on alone, the higher one stops. A rank that is cut off from the majority, or that the others agreed on, stops: to it all others are lost, the
 	// cause wraps ErrCutOff. Ranks already lost are reported at once. Calls come one at a time from a goroutine of the
 	// group; f may call any method, Close included. No call starts after Close has begun, but one that is running then
 	// may outlast it.
