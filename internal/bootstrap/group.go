@@ -67,8 +67,9 @@ type group struct {
 	floor  uint64 // contributions below belong to rounds that ended
 	peers  []peer
 	notes  notifier
-	epochs []decision // all so far
-	hosts  [][]netip.Addr
+	epochs []decision     // all so far
+	hosts  [][]netip.Addr // from which each rank may connect, as it told when the ranks met by TCP; nil: they did not
+	ident  *Config        // what this rank proves itself by; nil in a Local group
 }
 
 func newGroup(rank, size int, timeout time.Duration, log *slog.Logger) *group {
