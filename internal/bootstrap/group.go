@@ -89,6 +89,25 @@ func (g *group) SameHost(rank int) bool {
 	return rank == g.rank || g.peers[rank].bootID != "" && g.peers[rank].bootID == g.peers[g.rank].bootID
 }
 
+// Machines is how many machines the ranks run on: how many boot ids there are. Containers and network namespaces of one
+// machine count once. 0: a rank's is not known.
+func Machines(g Group) int {
+	x, ok := g.(*group)
+	if !ok {
+		panic(errNotOurs)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ids := map[string]bool{}
+	for i := range x.peers {
+		ids[x.peers[i].bootID] = true
+	}
+	if ids[""] {
+		return 0
+	}
+	return len(ids)
+}
+
 func (g *group) CanPassFDs(rank int) bool {
 	if rank < 0 || rank >= g.size {
 		return false

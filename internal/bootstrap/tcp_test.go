@@ -45,6 +45,9 @@ func TestTCPMixed(t *testing.T) {
 				closeAll(b.FDs)
 			}
 		}
+		if n := Machines(g); n != 2 {
+			t.Errorf("%d machines", n)
+		}
 		if h := g.(*group).hosts[2]; len(h) == 0 || g.CanPassFDs(-1) || g.CanPassFDs(3) {
 			t.Errorf("hosts %v", h)
 		}
