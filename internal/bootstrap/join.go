@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -336,7 +335,7 @@ func (j *joiner) claim(ctx context.Context) error {
 			if !again && ctx.Err() == nil {
 				return err
 			}
-			if why == nil || ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			if why == nil || ctx.Err() == nil && !outOfTime(err) {
 				why = err
 			}
 		case errors.Is(err, errBusy):
@@ -394,6 +393,7 @@ func (j *joiner) dial(ctx context.Context, rank int) {
 			if j.call(ctx, rank, conn) {
 				return
 			}
+		case outOfTime(err): // what was seen before tells more
 		case notYet(err):
 			j.note(rank, "")
 		case ctx.Err() == nil:
@@ -430,7 +430,9 @@ func (j *joiner) call(ctx context.Context, rank int, conn net.Conn) bool {
 	defer release()
 	me := j.ident.Load()
 	mine := newHello(me, rank)
-	j.note(rank, "%s at its address does not answer", who)
+	if len(j.notesOf([]int{rank})) == 0 { // what came of an attempt before tells more
+		j.note(rank, "%s at its address does not answer", who)
+	}
 	if !j.shake(ctx, conn, &mine, me.Token, who, ok) {
 		return j.failed()
 	}

@@ -172,3 +172,24 @@ func TestTwoHostsWithBridges(t *testing.T) {
 		c.expect("closed", "departed")
 	}
 }
+
+// Fewer ports than ranks: who gets none says so, with the range's name. Sockets that dial take ports too.
+func TestPortRangeTooSmall(t *testing.T) {
+	h := needTwoHosts(t)
+	if out, err := exec.Command("ip", "netns", "exec", h.name[0], "sh", "-c", "echo 40000 40001 > /proc/sys/net/ipv4/ip_local_port_range").CombinedOutput(); err != nil {
+		t.Skipf("needs to set a port range: %v: %s", err, out)
+	}
+	var ch []*child
+	for _, c := range configs(4, func(c *Config) { c.Addr, c.Timeout = "127.0.0.1:29500", 2*time.Second }) {
+		ch = append(ch, startChildBy(t, c, "ip", "netns", "exec", h.name[0], os.Args[0]))
+	}
+	told := 0
+	for _, c := range ch {
+		if l := c.expect("join failed:"); strings.Contains(l, "ip_local_port_range") {
+			told++
+		}
+	}
+	if told < 1 || told > 2 {
+		t.Errorf("%d ranks found no port, want 1 or 2 of the 3 that ask for one of 2", told)
+	}
+}

@@ -106,13 +106,15 @@ func (j *joiner) open(ctx context.Context) error {
 	}
 	all := true
 	if j.c.Rank == 0 {
-		if j.lns, all, err = listenMeeting(j.point); err != nil {
+		if j.lns, all, err = listenMeeting(j.point); err != nil && j.point.file != "" {
+			return j.noPort(err)
+		} else if err != nil {
 			return j.cannotListen(ctx, err)
 		}
 	} else {
 		ln, err := net.Listen("tcp", ":0")
 		if err != nil {
-			return fmt.Errorf("bootstrap: rank %d: join: listen: %w", j.c.Rank, err)
+			return j.noPort(err)
 		}
 		j.lns = append(j.lns, ln)
 	}
@@ -141,6 +143,14 @@ func (j *joiner) open(ctx context.Context) error {
 		return j.publish(ctx)
 	}
 	return nil
+}
+
+// noPort says why this rank cannot have any port that is free.
+func (j *joiner) noPort(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: no port is free of those that the kernel gives out (sysctl net.ipv4.ip_local_port_range): widen that range, or end what uses it", err)
+	}
+	return fmt.Errorf("bootstrap: rank %d: join: listen: %w", j.c.Rank, err)
 }
 
 // cannotListen says why rank 0 cannot have its port, after a look at who has it.
