@@ -65,6 +65,10 @@ func (c *Comm) LSASize() int { return c.lsaSize }
 // Nodes is the number of LSA teams.
 func (c *Comm) Nodes() int { return c.size / c.lsaSize }
 
+// Hosts is the number of machines that the ranks run on, told by their kernels' boot ids: namespaces and containers of one
+// machine are one. 0 where a kernel does not tell.
+func (c *Comm) Hosts() int { return bootstrap.Machines(c.group) }
+
 // Info is what a communicator is made of. Results carry it.
 type Info struct {
 	Net      string // the network plugin

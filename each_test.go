@@ -24,7 +24,7 @@ func TestEachKnowsLaunchers(t *testing.T) {
 		t.Errorf("a job of one: %d ranks ran, %v", ran.Load(), err)
 	}
 	t.Setenv("OMPI_COMM_WORLD_SIZE", "2") // on two hosts, and no address is given
-	if err := doorbell.Each(t.Context(), 2, count); err == nil || !strings.Contains(err.Error(), "set DOORBELL_ADDR=HOST:PORT") || ran.Load() != 2 {
+	if err := doorbell.Each(t.Context(), 2, count); err == nil || !strings.Contains(err.Error(), "across hosts give DOORBELL_ADDR=HOST:PORT") || ran.Load() != 2 {
 		t.Errorf("rank 0 of 2: %d ranks ran, %v", ran.Load(), err)
 	}
 }

@@ -51,11 +51,16 @@ func Open(ctx context.Context, o Options) (*Comm, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
+	auth, err := bootstrap.AuthOf(g)
+	if err != nil {
+		g.Close()
+		return nil, fmt.Errorf("open: %w", err)
+	}
 	processes := o.LocalSize
 	if processes == 0 {
 		processes = o.Size
 	}
-	return open(ctx, o, g, config.Auth(), soft.Shared, processes)
+	return open(ctx, o, g, auth, soft.Shared, processes)
 }
 
 // Local makes n ranks in this process, each with a software device of its own. It is the way to try kernels, and to run

@@ -44,7 +44,7 @@ type Options struct {
 	// Who this process is. Open only; Size 0 takes it from the environment.
 	Rank, Size int
 	LocalSize  int    // ranks on this host, 0 if not known
-	Addr       string // where ranks meet: unix:@NAME or unix:/PATH
+	Addr       string // where ranks meet: HOST:PORT, file:/PATH on storage that all hosts share, unix:@NAME or unix:/PATH
 	Job        string // keeps apart jobs that share an address
 	Token      []byte // secret of the job
 

@@ -22,7 +22,6 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/env"
-	"github.com/doorbell-net/doorbell/internal/launchenv"
 )
 
 // benchKind is what benches differ in on the command line.
@@ -132,6 +131,9 @@ func (s *session) measure(ctx context.Context, show bool) (report.Result, error)
 		r.Config = s.cfg
 	}
 	if r.Host.Date == "" {
+		if r.Host.Hosts > 0 { // the ranks have found out
+			host.Hosts = r.Host.Hosts
+		}
 		r.Host = host
 	}
 	if err != nil {
@@ -150,14 +152,7 @@ func (s *session) measure(ctx context.Context, show bool) (report.Result, error)
 func (s *session) direct(ctx context.Context) error {
 	rank := 0
 	if me := s.cfg.me; me != nil {
-		if rank = me.Rank; me.Launcher != launchenv.Doorbell {
-			if err := adopt(me); err != nil {
-				return err
-			}
-			if rank == 0 {
-				fmt.Fprintf(s.stderr, "%s: %v\n", s.head, me)
-			}
-		}
+		rank = me.Rank
 	}
 	r, err := s.measure(ctx, rank == 0)
 	if rank != 0 {

@@ -9,7 +9,6 @@ import (
 	core "github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/benches"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
-	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/launchenv"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/internal/sys"
@@ -93,22 +92,19 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 // are: a pair that shares a core measures the kernel's scheduler. Ranks with a progress thread have two busy threads and
 // are left to the kernel.
 func bindRank(cfg benchConfig) error {
-	if cfg.Local || !cfg.Bind || cfg.Progress == "thread" || !env.LocalRank.IsSet(nil) {
+	if cfg.Local || !cfg.Bind || cfg.Progress == "thread" || cfg.me == nil || cfg.me.LocalRank < 0 {
 		return nil
 	}
-	rank, err := env.LocalRank.Get(nil)
-	if err != nil {
-		return err
-	}
+	rank := cfg.me.LocalRank
 	cpus, err := sys.CPUs()
 	if err != nil {
 		return nil // another system: its scheduler decides
 	}
 	processes := cfg.Ranks
-	if cfg.me != nil && cfg.me.LocalSize > 0 {
+	if cfg.me.LocalSize > 0 {
 		processes = cfg.me.LocalSize
 	}
-	if cfg.me != nil && cfg.me.Launcher == launchenv.Doorbell && cfg.Nodes > 1 {
+	if cfg.me.Launcher == launchenv.Doorbell && cfg.Nodes > 1 {
 		rank = cfg.me.Rank // as good on hosts of their own, and right where they are namespaces of one machine
 	}
 	if progress, err := proxy.ParseMode(cfg.Progress); err != nil || proxy.Choose(progress, len(cpus), processes) == proxy.Thread {

@@ -66,7 +66,7 @@ Exit status: 0 nothing needed is missing, 1 something needed is missing, 2 calle
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.IntVarP(&o.Ranks, "ranks", "n", 0, "ranks on this host")
-	f.StringVar(&o.Rendezvous, "rendezvous", "", "`HOST:PORT` where ranks of several hosts shall meet: it is resolved, and tried from each interface")
+	f.StringVar(&o.Rendezvous, "rendezvous", "", "`HOST:PORT` where ranks of several hosts shall meet: it is resolved, and tried from each interface; or file:/PATH, which is looked at")
 	f.StringVar(&o.TokenFile, "token-file", "", "`FILE` with the job's secret (default: DOORBELL_TOKEN_FILE)")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object on standard output and nothing else")
 	return cmd

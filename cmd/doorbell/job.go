@@ -32,9 +32,9 @@ func (j *jobFlags) register(f *pflag.FlagSet, defaultRanks int) {
 	f.IntVarP(&j.Ranks, "ranks", "n", defaultRanks, "ranks in the whole world")
 	f.IntVar(&j.Nodes, "nodes", 0, "hosts that take part; each starts its share of the ranks (default: DOORBELL_NODES, or 1)")
 	f.IntVar(&j.NodeRank, "node-rank", 0, "which of the hosts this is, from 0 (default: DOORBELL_NODE_RANK, or 0)")
-	f.StringVar(&j.Rendezvous, "rendezvous", "", "`HOST:PORT` of host 0, where ranks of several hosts meet: rank 0 listens there")
+	f.StringVar(&j.Rendezvous, "rendezvous", "", "`HOST:PORT` of host 0, where ranks of several hosts meet and rank 0 listens, or file:/PATH on storage that all hosts share")
 	f.StringVar(&j.TokenFile, "token-file", "", "`FILE` of mode 0600 with the job's secret, the same on all hosts (default: DOORBELL_TOKEN_FILE, or for one host a new secret)")
-	f.StringVar(&j.Job, "job", "", "`ID` of the job, the same on all hosts (default: made from the port and the token, or for one host at random)")
+	f.StringVar(&j.Job, "job", "", "`ID` of the job, the same on all hosts (default: made from the port or the file's name and the token, or for one host at random)")
 	f.IntVar(&j.RanksPerNode, "ranks-per-node", 0, "cut each host into virtual nodes of `K` ranks: LSA inside, network between (0: not cut)")
 	f.StringVar(&j.Net, "net", "", "network `PLUGIN`: auto, shm, tcp, verbs, or fault+shm and the like, which misbehave (default: DOORBELL_NET, or auto)")
 	f.StringVar(&j.Backend, "backend", "", "who drives the network: `auto|proxy|gdaki` (default: DOORBELL_BACKEND, or auto)")
@@ -95,7 +95,7 @@ func (j *jobFlags) hosts(lookup env.Lookup, given func(flag string) bool) error 
 	}
 	var missing []string
 	if j.Rendezvous == "" {
-		missing = append(missing, "--rendezvous HOST:PORT")
+		missing = append(missing, "--rendezvous HOST:PORT or file:/PATH")
 	}
 	if j.TokenFile == "" && !env.TokenFile.IsSet(lookup) && !env.Token.IsSet(lookup) {
 		missing = append(missing, "--token-file FILE")

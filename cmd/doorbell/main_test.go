@@ -52,9 +52,11 @@ func fakeBench(ctx context.Context, name string, cfg benchConfig) (report.Result
 	case "ok":
 		fmt.Println("a stray line") // on real standard output, it would spoil the object
 		r.Rows[0].Label = fmt.Sprintf("seed %d", cfg.Seed)
+	case "hosts":
+		r.Host.Hosts = 3
 	case "environ":
-		e := os.Getenv
-		r.Rows[0].Label = fmt.Sprintf("rank %s of %s, local %s of %s, job %s", e("DOORBELL_RANK"), e("DOORBELL_WORLD_SIZE"), e("DOORBELL_LOCAL_RANK"), e("DOORBELL_LOCAL_SIZE"), e("DOORBELL_JOB"))
+		l := cfg.me
+		r.Rows[0].Label = fmt.Sprintf("rank %d of %d, local %d of %d, job %s", l.Rank, l.Size, l.LocalRank, l.LocalSize, l.Job)
 	case "wrong":
 		r.Verified, r.Error = false, "byte 3 is 1, want 2"
 	case "error":
@@ -87,18 +89,27 @@ func fakeBench(ctx context.Context, name string, cfg benchConfig) (report.Result
 // command runs the command in a process of its own.
 func command(t *testing.T, mode string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	cmd.Env = append(os.Environ(), asDoorbell+"="+mode, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
-	var out, errw bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errw
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
-		t.Fatalf("%s %v: %v\n%s", mode, args, err, errw.String())
+	return commandLine(t, mode, args...)()
+}
+
+// commandLine is command with the environment of now, to be run later. Its end is the code -1 where it did not end.
+func commandLine(t *testing.T, mode string, args ...string) func() (code int, stdout, stderr string) {
+	environ := append(os.Environ(), asDoorbell+"="+mode, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	return func() (code int, stdout, stderr string) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, os.Args[0], args...)
+		cmd.Env = environ
+		var out, errw bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errw
+		err := cmd.Run()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+			t.Errorf("%s %v: %v\n%s", mode, args, err, errw.String())
+			return -1, "", errw.String()
+		}
+		return cmd.ProcessState.ExitCode(), out.String(), errw.String()
 	}
-	return cmd.ProcessState.ExitCode(), out.String(), errw.String()
 }
 
 func TestBenchProcesses(t *testing.T) {
@@ -216,25 +227,69 @@ func TestBenchOfTwoHosts(t *testing.T) {
 	}
 }
 
-// TestBenchUnderAnotherLauncher: its variables become ours, and one line says which won.
-func TestBenchUnderAnotherLauncher(t *testing.T) {
-	for k, v := range map[string]string{"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-		"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "ns7"} {
-		t.Setenv(k, v)
+// TestBenchSaysHowManyHosts: as the ranks found out; all else of the stamp is this machine's.
+func TestBenchSaysHowManyHosts(t *testing.T) {
+	for mode, want := range map[string]int{"hosts": 3, "ok": 1} {
+		_, out, errs := command(t, mode, "bench", "pingpong", "--json")
+		if r, err := report.Decode([]byte(out)); err != nil || r.Host.Hosts != want || r.Host.Go == "" {
+			t.Errorf("%v: %+v, want %d hosts\n%s", err, r.Host, want, errs)
+		}
 	}
+}
+
+// asMPI makes this process one that mpirun started on its host.
+func asMPI(t *testing.T, rank, size, localRank, localSize int) {
+	for k, v := range map[string]int{"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": size, "OMPI_COMM_WORLD_LOCAL_RANK": localRank,
+		"OMPI_COMM_WORLD_LOCAL_SIZE": localSize} {
+		t.Setenv(k, fmt.Sprint(v))
+	}
+	t.Setenv("PMIX_NAMESPACE", fmt.Sprintf("ns7-%d", os.Getpid()))
+}
+
+// TestBenchOfMPI: two ranks that mpirun started run a verified bench, told who they are by its variables alone: on one
+// host, and on two that meet by a file and have no token. Only rank 0 prints, and says which launcher it saw.
+func TestBenchOfMPI(t *testing.T) {
+	for _, hosts := range []int{1, 2} {
+		if hosts == 2 {
+			t.Setenv("DOORBELL_ADDR", "file:"+filepath.Join(t.TempDir(), "meet"))
+		}
+		type end struct {
+			code      int
+			out, errs string
+		}
+		var wg sync.WaitGroup
+		ends := make([]end, 2)
+		for r := range ends {
+			asMPI(t, r, 2, r*(2-hosts), 3-hosts)
+			run := commandLine(t, "real", "bench", "pingpong", "--json", "--net", "tcp", "--sizes", "8", "--iters", "50", "--timeout", "15s")
+			wg.Go(func() { e := &ends[r]; e.code, e.out, e.errs = run() })
+		}
+		wg.Wait()
+		r, err := report.Decode([]byte(ends[0].out))
+		if err != nil || !r.Verified || ends[0].code != 0 || ends[1].code != 0 || ends[1].out != "" || r.Host.Hosts != 1 {
+			t.Errorf("%d hosts: %v: %+v", hosts, err, ends)
+		}
+		if s := ends[0].errs; !strings.Contains(s, "launcher: openmpi (OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2") || strings.Count(s, "launcher") > 2 ||
+			strings.Contains(ends[1].errs, "launcher") || strings.Contains(s, "unauthenticated") != (hosts == 1) {
+			t.Errorf("%d hosts: stderr %q and %q", hosts, s, ends[1].errs)
+		}
+	}
+}
+
+// TestBenchUnderAnotherLauncher: what its variables say counts.
+func TestBenchUnderAnotherLauncher(t *testing.T) {
+	asMPI(t, 0, 2, 0, 2)
+	t.Setenv("PMIX_NAMESPACE", "ns7")
 	code, out, errs := command(t, "environ", "bench", "pingpong", "--json")
 	r, err := report.Decode([]byte(out))
 	if err != nil || code != 0 || r.Rows[0].Label != "rank 0 of 2, local 0 of 2, job openmpi/ns7" {
 		t.Errorf("exit %d, %v\n%s%s", code, err, out, errs)
 	}
-	if !strings.Contains(errs, "doorbell bench pingpong: launcher: openmpi (OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2") {
-		t.Errorf("stderr %q", errs)
-	}
 	if code, _, errs = command(t, "environ", "bench", "pingpong", "-n", "4"); code != 2 || !strings.Contains(errs, "started 2 ranks (launcher: openmpi") {
 		t.Errorf("exit %d\n%s", code, errs)
 	}
 	t.Setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
-	if code, _, errs = command(t, "environ", "bench", "pingpong"); code != 2 || !strings.Contains(errs, "set DOORBELL_ADDR=HOST:PORT") {
+	if code, _, errs = command(t, "environ", "bench", "pingpong"); code != 2 || !strings.Contains(errs, "across hosts give DOORBELL_ADDR=HOST:PORT") {
 		t.Errorf("exit %d\n%s", code, errs)
 	}
 }
@@ -270,8 +325,8 @@ func TestExitStatus(t *testing.T) {
 		{"run -n 0 -- /bin/true", 2, "from 1 to 4096"},
 		{"run -n x -- /bin/true", 2, "invalid"},
 		{"run -n 3 --ranks-per-node 2 -- /bin/true", 2, "must divide"},
-		{"run -n 2 --nodes 2 -- /bin/true", 2, "--nodes 2: --rendezvous HOST:PORT and --token-file FILE missing"},
-		{"run -n 2 --nodes 2 --token-file x -- /bin/true", 2, "--nodes 2: --rendezvous HOST:PORT missing"},
+		{"run -n 2 --nodes 2 -- /bin/true", 2, "--nodes 2: --rendezvous HOST:PORT or file:/PATH and --token-file FILE missing"},
+		{"run -n 2 --nodes 2 --token-file x -- /bin/true", 2, "--nodes 2: --rendezvous HOST:PORT or file:/PATH missing"},
 		{"run -n 2 --nodes 2 --rendezvous a:1 -- /bin/true", 2, "--nodes 2: --token-file FILE missing"},
 		{"run -n 3 --nodes 2 -- /bin/true", 2, "multiple of --nodes 2"},
 		{"run -n 4 --nodes 2 --node-rank 2 -- /bin/true", 2, "from 0 to 1"},
@@ -282,6 +337,7 @@ func TestExitStatus(t *testing.T) {
 		{"run -n 2 --nodes 2 --rendezvous a:0 --token-file x -- /bin/true", 2, "port from 1"},
 		{"run -n 2 --nodes 2 --rendezvous 0.0.0.0:7 --token-file x -- /bin/true", 2, "cannot connect to it"},
 		{"run -n 2 --nodes 2 --rendezvous a:7 --token-file " + dir + "/none -- /bin/true", 2, "no such file"},
+		{"run -n 2 --nodes 2 --rendezvous file:here --token-file x -- /bin/true", 2, "or file:/path on storage"},
 		{"run -n 2 --net s!m -- /bin/true", 2, "accepted are auto"},
 		{"run -n 2 --backend x -- /bin/true", 2, "auto, proxy, gdaki"},
 		{"run -n 2 --device x -- /bin/true", 2, "auto, soft, cuda"},
@@ -335,7 +391,7 @@ func TestDoctor(t *testing.T) {
 		{"doctor --json -n 1", "", 0, `"ok":true`},
 		{"doctor --rendezvous 127.0.0.1:4711", "", 1, "token"}, // there is none
 		{"doctor --json --rendezvous 127.0.0.1:4711", "", 1, `"ok":false`},
-		{"doctor --json", "no-such-interface", 0, "fits none of"}, // a job of one host does without
+		{"doctor --json", "no-such-interface", 1, "fits none of"}, // no rank would start
 		{"doctor", "10.0.0.0/99", 2, ""},
 	} {
 		t.Setenv("DOORBELL_INTERFACES", c.interfaces)

@@ -6,9 +6,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +71,10 @@ func inNamespaces(t *testing.T, mode string, args ...string) (file func(name str
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
 	defer cancel()
 	line := append([]string{"-Urn", "--kill-child", "sh", "-c", twoHosts, "sh", dir, exe}, args...)
-	cmd := exec.CommandContext(ctx, "unshare", append(line, "--nodes", "2", "--rendezvous", "10.99.0.1:4711", "--token-file", token)...)
+	cmd := exec.CommandContext(ctx, "unshare", append(line, "--nodes", "2", "--token-file", token)...)
+	if !slices.Contains(args, "--rendezvous") {
+		cmd.Args = append(cmd.Args, "--rendezvous", "10.99.0.1:4711")
+	}
 	cmd.Env = append(os.Environ(), asDoorbell+"="+mode, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	out, err := cmd.CombinedOutput()
 	file = func(name string) string {
@@ -97,6 +102,21 @@ func TestTwoNamespaces(t *testing.T) {
 	}
 }
 
+// TestNamespacesMeetByFile: the same by a file. The two share a machine, and the result says so.
+func TestNamespacesMeetByFile(t *testing.T) {
+	meet := filepath.Join(t.TempDir(), "meet")
+	file := inNamespaces(t, "real", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "50", "--timeout", "20s", "--rendezvous", "file:"+meet)
+	out := file("out0")
+	for _, want := range []string{"nodes=2", "net=tcp", "verified: yes", "share one host, that is one boot id; TCP went through its kernel", "cut into virtual nodes or namespaces"} {
+		if !strings.Contains(out, want) || file("code0") != "0" || file("code1") != "0" {
+			t.Errorf("exit %s and %s, no %q in\n%s\nnode 0: %s\nnode 1: %s", file("code0"), file("code1"), want, out, file("err0"), file("err1"))
+		}
+	}
+	if _, err := os.Stat(meet); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the rendezvous file is left: %v", err)
+	}
+}
+
 // TestLostBetweenNamespaces: rank 1 is killed on its host. There the launcher says so; on the other, rank 0 finds it lost.
 func TestLostBetweenNamespaces(t *testing.T) {
 	file := inNamespaces(t, "real and rank 1 dies", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "100000000", "--json", "--timeout", "20s")
@@ -109,5 +129,44 @@ func TestLostBetweenNamespaces(t *testing.T) {
 	}
 	if s := file("err0"); !strings.Contains(s, "node 0: rank 0 (pid ") || !strings.Contains(s, "PeerLost (rank 1") {
 		t.Errorf("node 0 says %s", s)
+	}
+}
+
+// TestDoctorInNamespaces: what doctor says where there is only loopback, only IPv6, only link-local, nothing that is up, or
+// a bridge as containers have it beside an interface.
+func TestDoctorInNamespaces(t *testing.T) {
+	needNamespaces(t)
+	const veth = "ip link set lo up; ip link add va type veth peer name vb; "
+	for name, c := range map[string]struct {
+		make, args, interfaces string
+		code                   int
+		want, not              string
+	}{
+		"loopback":        {"ip link set lo up", "", "", 0, "lo 127.0.0.1, MTU 65536: this host alone", "eth"},
+		"nothing":         {"true", "", "", 0, "interfaces     missing  ranks on several hosts                  choose interfaces: no address that a peer could reach: lo is down", ""},
+		"nothing, needed": {"true", "--rendezvous 10.0.0.1:4711", "", 1, "missing, and needed: interfaces", ""},
+		"IPv6":            {veth + "ip link set va up; ip link set vb up; ip addr add fd00::5/64 dev va nodad", "", "", 0, "va fd00::5, MTU 1500: usable", "lo "},
+		"link-local":      {veth + "ip link set va up; ip link set vb up", "--rendezvous 10.0.0.1:4711", "va", 1, "no address that a peer could reach: va ", ""},
+		"down":            {veth + "ip addr add 10.3.0.1/24 dev va", "", "", 0, "va is down, not used", "10.3.0.1"},
+		"down, wanted":    {veth + "ip addr add 10.3.0.1/24 dev va", "", "va", 1, "va is down", ""},
+		"not there":       {veth + "true", "", "eth7", 1, `"eth7" fits none of lo`, ""},
+		"a bridge": {veth + "ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0; ip addr add 10.3.0.1/24 dev va; ip link set va up; ip link set vb up",
+			"", "^docker", 0, "va 10.3.0.1, MTU 1500: usable", "172.17"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := os.Stat("/proc/net/if_inet6"); err != nil && (name == "IPv6" || name == "link-local") {
+				t.Skip("needs IPv6: ", err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, "unshare", "-Urn", "sh", "-c", c.make+`; exec "$0" "$@"`, os.Args[0], "doctor")
+			cmd.Args = append(cmd.Args, strings.Fields(c.args)...)
+			cmd.Env = append(os.Environ(), asDoorbell+"=real", "DOORBELL_TOKEN=0123456789abcdef", "DOORBELL_INTERFACES="+c.interfaces)
+			out, err := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.want) || c.not != "" && strings.Contains(string(out), c.not) {
+				t.Errorf("exit %d (want %d), %v, want %q and no %q in\n%s", code, c.code, err, c.want, c.not, out)
+			}
+		})
 	}
 }

@@ -24,7 +24,8 @@ each line of output with its rank. Signals are passed on. When one rank fails, t
 after 5 s) with whatever they started, and the exit status is 1. Rank 0 gets standard input, unless that is a terminal.
 
 With --nodes M, each of M hosts starts N/M of the ranks, and the same line is given on each, with its own --node-rank.
-Rank 0 listens at the rendezvous, which all hosts must be able to reach. When a rank fails on one host, the ranks of the
+Rank 0 listens at the rendezvous, which all hosts must be able to reach; or they meet by a file on storage that all share,
+where rank 0 writes its addresses. When a rank fails on one host, the ranks of the
 others find it lost, and each launcher says which of its own ended, and why.`,
 		Example: `  doorbell run -n 4 -- ./myprogram --its-own flags
   doorbell run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:4711 --token-file ~/token -- ./myprogram   # on node0

@@ -4,9 +4,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
-	"os"
-	"strconv"
 
 	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/launchenv"
@@ -41,20 +38,4 @@ func (c *benchConfig) world(lookup env.Lookup, given func(flag string) bool) (er
 		}
 	}
 	return c.check()
-}
-
-// adopt gives the environment what another launcher has said in its own words, for all that read ours.
-func adopt(l *launchenv.Launch) error {
-	set := map[string]string{
-		env.Rank.Name(): strconv.Itoa(l.Rank), env.WorldSize.Name(): strconv.Itoa(l.Size), env.Addr.Name(): l.Addr, env.Job.Name(): l.Job,
-	}
-	if l.LocalSize > 0 && l.LocalRank >= 0 {
-		set[env.LocalRank.Name()], set[env.LocalSize.Name()] = strconv.Itoa(l.LocalRank), strconv.Itoa(l.LocalSize)
-	}
-	for k, v := range set {
-		if err := os.Setenv(k, v); err != nil {
-			return fmt.Errorf("set %s=%q: %w", k, v, err)
-		}
-	}
-	return nil
 }

@@ -71,11 +71,21 @@ func (j *joiner) serve(conn net.Conn) bool {
 		j.c.Log.Log(j.life, level, "bootstrap: refuse connection", "rank", j.c.Rank, "err", err)
 		return false
 	}
-	release := context.AfterFunc(j.life, func() { conn.Close() })
-	defer release()
 	conn.SetDeadline(time.Now().Add(j.c.handshake))
-	mine := newHello(&j.c, 0)
-	peer, code, err := answerShake(conn, mine, j.c.Token, func(p hello) uint8 { return j.judge(&mine, &p) })
+	release := context.AfterFunc(j.life, func() {
+		j.mu.Lock()
+		joined := j.joined
+		j.mu.Unlock()
+		if joined {
+			conn.Close()
+		} else { // a rank in the middle of its handshake is to hear why the join has failed
+			conn.SetDeadline(time.Now().Add(closeBound))
+		}
+	})
+	defer release()
+	me := j.ident.Load()
+	mine := newHello(me, 0)
+	peer, code, err := answerShake(conn, mine, me.Token, func(p hello) uint8 { return j.judge(&mine, &p) })
 	from := int(peer.from)
 	switch {
 	case errors.Is(err, ErrToken):

@@ -102,5 +102,10 @@ func notYet(err error) bool {
 		}
 	}
 	// The dialer's own deadline, which may come a moment before its context ends.
-	return errors.Is(err, os.ErrDeadlineExceeded)
+	return outOfTime(err)
+}
+
+// outOfTime reports whether a deadline passed, be it a socket's or, which is another error, that of a dial.
+func outOfTime(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
 }

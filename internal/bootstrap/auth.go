@@ -10,14 +10,41 @@ import (
 )
 
 // Auth does the mutual handshake of Join on a plugin's data sockets, with labels of its own: what proves one end of a
-// control socket proves nothing on a data socket. Without a token it tells jobs and ranks apart, and keeps nobody out:
-// see [Hosts]. The zero value accepts nobody. Its methods may be called from several goroutines.
-type Auth struct{ c *Config }
+// control socket proves nothing on a data socket. Without a token it tells jobs and ranks apart, and lets in the job's
+// hosts alone. The zero value accepts nobody. Its methods may be called from several goroutines.
+type Auth struct {
+	c    *Config
+	door *door // nil: the token keeps strangers out
+}
 
-// Auth makes the handshake of this rank. Later changes of c do not matter.
-func (c Config) Auth() Auth {
+// AuthOf makes the handshake of a rank for its job's data sockets. g is of Join.
+func AuthOf(g Group) (Auth, error) {
+	x, ok := g.(*group)
+	if !ok || x.ident == nil {
+		panic(errNotOurs)
+	}
+	a := Auth{c: x.ident}
+	if len(a.c.Token) > 0 {
+		return a, nil
+	}
+	var err error
+	a.door, err = newDoor(x)
+	return a, err
+}
+
+// Refused is how many sockets Answer has refused because they came from no host of this job. Strangers with a wrong token
+// are not among them.
+func (a Auth) Refused() uint64 {
+	if a.door == nil {
+		return 0
+	}
+	return a.door.refused.Load()
+}
+
+// auth is of a config alone.
+func (c Config) auth() Auth {
 	c.Token = append([]byte(nil), c.Token...)
-	return Auth{&c}
+	return Auth{c: &c}
 }
 
 // LocalAuth makes the handshakes of the n ranks of a [Local] group. Their secret is this process's: only it can make
@@ -25,7 +52,7 @@ func (c Config) Auth() Auth {
 func LocalAuth(n int) []Auth {
 	out := make([]Auth, n)
 	for r := range out {
-		out[r] = Config{Rank: r, Size: n, Job: "this process", Token: processSecret()}.Auth()
+		out[r] = Config{Rank: r, Size: n, Job: "this process", Token: processSecret()}.auth()
 	}
 	return out
 }
@@ -62,21 +89,30 @@ func (a Auth) Dial(conn net.Conn, to int) error {
 }
 
 // Answer is the listening end's half of Dial and returns which rank the other end is; -1 with an error. What is said of
-// Dial holds here too.
+// Dial holds here too. Without a token, who does not come from a host of the job is refused before a byte is read, and
+// counted (Refused), with one line in the log.
 func (a Auth) Answer(conn net.Conn) (from int, err error) {
 	if a.c == nil {
 		return -1, a.wrap("answer", -1, fmt.Errorf("no job"))
 	}
+	if err := a.door.admit(conn, -1); err != nil {
+		return -1, a.wrap("answer", -1, err)
+	}
 	mine := newHello(a.c, 0)
 	mine.purpose = forData
 	peer, code, err := answerShake(conn, mine, a.c.Token, func(p hello) uint8 {
-		if mismatch(&mine, &p, 0) != nil {
+		switch {
+		case a.door.admit(conn, int(p.from)) != nil:
+			return codeMisplace
+		case mismatch(&mine, &p, 0) != nil:
 			return codeMismatch
 		}
 		return codeAccept
 	})
 	switch {
 	case err != nil:
+	case code == codeMisplace:
+		err = fmt.Errorf("%s is not its host", conn.RemoteAddr())
 	case code == codeMismatch:
 		err = mismatch(&mine, &peer, int(peer.pid))
 	default:

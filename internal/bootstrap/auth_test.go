@@ -40,7 +40,7 @@ func TestAuth(t *testing.T) {
 		if edit != nil {
 			edit(&c)
 		}
-		return c.Auth()
+		return c.auth()
 	}
 	if from, d, a := authPair(t, auth(2, nil), auth(1, nil), 1); from != 2 || d != nil || a != nil {
 		t.Errorf("%d, %v, %v", from, d, a)
@@ -97,21 +97,21 @@ func TestAuthIsApart(t *testing.T) {
 		dialShake(c, &h, c1.Token)
 		c.Close()
 	}()
-	if _, err := c0.Auth().Answer(s); !errors.Is(err, errNotForUs) {
+	if _, err := c0.auth().Answer(s); !errors.Is(err, errNotForUs) {
 		t.Errorf("control handshake on a data socket: %v", err)
 	}
 	var sent bytes.Buffer
 	c, s = pipe(t)
 	go func() {
-		c0.Auth().Answer(s)
+		c0.auth().Answer(s)
 	}()
-	if err := c1.Auth().Dial(tee{c, &sent}, 0); err != nil {
+	if err := c1.auth().Dial(tee{c, &sent}, 0); err != nil {
 		t.Fatal(err)
 	}
 	c, s = pipe(t)
 	go io.Copy(io.Discard, c)
 	go c.Write(sent.Bytes())
-	if _, err := c0.Auth().Answer(s); !errors.Is(err, ErrToken) {
+	if _, err := c0.auth().Answer(s); !errors.Is(err, ErrToken) {
 		t.Errorf("replayed: %v", err)
 	}
 }
@@ -136,11 +136,11 @@ func FuzzAuth(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		conn := fakeConn{Reader: bytes.NewReader(b)}
-		if _, err := c0.Auth().Answer(conn); err == nil {
+		if _, err := c0.auth().Answer(conn); err == nil {
 			t.Fatal("answering end believed it")
 		}
 		conn = fakeConn{Reader: bytes.NewReader(b)}
-		if err := c1.Auth().Dial(conn, 0); err == nil {
+		if err := c1.auth().Dial(conn, 0); err == nil {
 			t.Fatal("dialing end believed it")
 		}
 	})

@@ -72,7 +72,8 @@ type Group interface {
 
 	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it was silent for longer
 	// than Config.Suspect, it broke the protocol, or it was killed by Kill; and the ranks that are left have agreed on
-	// it. A rank that is cut off from the majority, or that the others agreed on, stops: to it all others are lost, the
+	// it. Where ranks reach each other by TCP only, which shows no more than that the way is gone, a majority has to be
+	// left, or the half with the lowest rank: of two ranks the lower one goes on alone, the higher one stops. A rank that is cut off from the majority, or that the others agreed on, stops: to it all others are lost, the
 	// cause wraps ErrCutOff. Ranks already lost are reported at once. Calls come one at a time from a goroutine of the
 	// group; f may call any method, Close included. No call starts after Close has begun, but one that is running then
 	// may outlast it.
@@ -108,14 +109,18 @@ type Config struct {
 	// Addr is where ranks meet. On one host: "unix:@name" (abstract sockets: no file) or "unix:/path" (prefix of one
 	// socket file per rank, removed at Close); Job and rank are appended. On one or several: "HOST:PORT", also written
 	// "tcp:HOST:PORT", where rank 0 listens. An address is bound as it is, "localhost" on both loopback addresses, any
-	// other name on all addresses. Then pairs of one host use Unix sockets as far as they reach, all others TCP.
+	// other name on all addresses; others look a name up again until the join ends. Or "file:/path", on storage that all
+	// hosts share: rank 0 listens at a free port of all addresses, writes them there (mode 0600), and removes the file
+	// when all have met; a path is for one job at a time. In these two, pairs of one host use Unix sockets as far as they
+	// reach, all others TCP.
 	Addr string
 	// Interfaces are those whose addresses this rank offers to ranks of other hosts when it listens on all; nil: all
 	// that are up. Loopback comes last, link-local addresses are not offered.
 	Interfaces []netif.Interface
 	// Job separates jobs that share an Addr.
 	Job string
-	// Token is the job's secret. It proves both ends of each socket and never travels. Empty: rank 0 logs one warning
+	// Token is the job's secret. It proves both ends of each socket and never travels. Empty: where ranks meet by a file,
+	// a secret in it takes its place, and the file must be of this user alone. Else rank 0 logs one warning
 	// "unauthenticated"; on Unix sockets the check that the peer has our user id stands in any case, on TCP only hosts of
 	// the job may connect once they are known.
 	Token []byte
@@ -134,6 +139,7 @@ type Config struct {
 
 	handshake time.Duration // tests: instead of handshakeBound
 	warnAfter time.Duration // tests: instead of warnAfter
+	slowName  time.Duration // tests: instead of slowName
 	bootID    string        // tests: instead of the kernel's
 	lookup    func(context.Context, string) ([]netip.Addr, error)
 }
@@ -171,6 +177,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.warnAfter == 0 {
 		c.warnAfter = warnAfter
+	}
+	if c.slowName == 0 {
+		c.slowName = slowName
 	}
 	if c.lookup == nil {
 		c.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {

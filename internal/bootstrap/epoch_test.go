@@ -68,3 +68,22 @@ func TestCutOffCause(t *testing.T) {
 		t.Errorf("rank 0 lost %v; epoch of rank 2 is %d", l, gs[2].Epoch())
 	}
 }
+
+// A rank whose kernel does not tell makes the number of machines unknown.
+func TestMachines(t *testing.T) {
+	g := newGroup(0, 3, testBound, quiet())
+	for i, id := range []string{"a", "b", "a"} {
+		g.peers[i].bootID = id
+	}
+	if n := Machines(g); n != 2 {
+		t.Errorf("%d machines", n)
+	}
+	if g.peers[1].bootID = ""; Machines(g) != 0 {
+		t.Errorf("%d machines, one of them not known", Machines(g))
+	}
+	gs := makers["local"](t, 3)
+	defer closeGroups(gs)
+	if n := Machines(gs[2]); n != 1 {
+		t.Errorf("%d machines of one process", n)
+	}
+}

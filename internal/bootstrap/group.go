@@ -67,8 +67,9 @@ type group struct {
 	floor  uint64 // contributions below belong to rounds that ended
 	peers  []peer
 	notes  notifier
-	epochs []decision // all so far
-	hosts  [][]netip.Addr
+	epochs []decision     // all so far
+	hosts  [][]netip.Addr // from which each rank may connect, as it told when the ranks met by TCP; nil: they did not
+	ident  *Config        // what this rank proves itself by; nil in a Local group
 }
 
 func newGroup(rank, size int, timeout time.Duration, log *slog.Logger) *group {
@@ -86,6 +87,25 @@ func (g *group) SameHost(rank int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return rank == g.rank || g.peers[rank].bootID != "" && g.peers[rank].bootID == g.peers[g.rank].bootID
+}
+
+// Machines is how many machines the ranks run on: how many boot ids there are. Containers and network namespaces of one
+// machine count once. 0: a rank's is not known.
+func Machines(g Group) int {
+	x, ok := g.(*group)
+	if !ok {
+		panic(errNotOurs)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ids := map[string]bool{}
+	for i := range x.peers {
+		ids[x.peers[i].bootID] = true
+	}
+	if ids[""] {
+		return 0
+	}
+	return len(ids)
 }
 
 func (g *group) CanPassFDs(rank int) bool {

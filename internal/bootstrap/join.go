@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,9 +37,13 @@ func Join(ctx context.Context, c Config) (Group, error) {
 	var point *meetingPoint
 	var err error
 	open := "any process of this user can join"
-	if strings.HasPrefix(c.Addr, "unix:") {
+	switch {
+	case strings.HasPrefix(c.Addr, "unix:"):
 		addr, err = parseAddr(c.Addr, c.Job, c.Size)
-	} else {
+	case strings.HasPrefix(c.Addr, "file:"):
+		point = &meetingPoint{}
+		point.file, err = parsePlace(c.Addr)
+	default:
 		point, err = parseMeeting(c.Addr)
 		open = "any host that reaches the address can join until the job is complete, any process of its hosts later"
 	}
@@ -49,15 +52,20 @@ func Join(ctx context.Context, c Config) (Group, error) {
 	}
 	ctx, cancel := bound(ctx, c.Timeout)
 	defer cancel()
-	if len(c.Token) == 0 && c.Rank == 0 {
+	if len(c.Token) == 0 && c.Rank == 0 && (point == nil || point.file == "") {
 		c.Log.Warn("bootstrap: unauthenticated: no token, "+open, "job", c.Job, "addr", c.Addr)
 	}
 	j := newJoiner(c, addr, start)
 	j.point = point
+	if point != nil && point.file != "" {
+		j.nonce = newNonce()
+		j.ident.Store(attemptOf(&j.c, j.nonce)) // who has not read the file yet is of an attempt of its own
+	}
 	if err := j.start(ctx); err != nil {
 		j.g.end(false, "")
 		return nil, err
 	}
+	defer j.leavePlace()
 	err = j.meet(ctx)
 	if err == nil {
 		j.m.d.start()
@@ -88,7 +96,11 @@ type joiner struct {
 
 	refusedOne atomic.Bool // one warning was logged
 
-	point  *meetingPoint // nil: ranks meet by Unix sockets
+	point  *meetingPoint          // nil: ranks meet by Unix sockets
+	nonce  [32]byte               // of this rank's own record, where ranks meet by a file
+	record *record                // rank 0's; nil: not written
+	ident  atomic.Pointer[Config] // c, but job and token are of this attempt where ranks meet by a file
+
 	me     card
 	met    netip.AddrPort // where rank 0 answered; of meetAll and what it starts
 	seated chan struct{}  // holds one token: seats changed
@@ -103,12 +115,14 @@ type joiner struct {
 	dismissed string
 	absent    rankSet // whom rank 0 waits for, as it told us; nil: not told, or all are there
 	hosts     map[netip.Addr]bool
-	notes     map[int]string // of ranks that are not linked
+	notes     map[int]string  // of ranks that are not linked
+	said      map[string]bool // what was logged once
 }
 
 func newJoiner(c Config, addr address, start time.Time) *joiner {
-	j := &joiner{c: c, addr: addr, begun: start, slot: make(chan struct{}, 64), claimed: map[int]bool{}, notes: map[int]string{},
+	j := &joiner{c: c, addr: addr, begun: start, slot: make(chan struct{}, 64), claimed: map[int]bool{}, notes: map[int]string{}, said: map[string]bool{},
 		seats: map[int]*seat{}, seated: make(chan struct{}, 1)}
+	j.ident.Store(&j.c)
 	j.life, j.kill = context.WithCancel(context.Background())
 	j.g = newGroup(c.Rank, c.Size, c.Timeout, c.Log)
 	j.g.warnAfter = c.warnAfter
@@ -177,6 +191,17 @@ func (j *joiner) note(rank int, format string, a ...any) {
 	j.notes[rank] = fmt.Sprintf("rank %d: ", rank) + fmt.Sprintf(format, a...)
 }
 
+// once logs a warning unless it has logged one with this key.
+func (j *joiner) once(key, msg string, args ...any) {
+	j.mu.Lock()
+	again := j.said[key]
+	j.said[key] = true
+	j.mu.Unlock()
+	if !again {
+		j.c.Log.Warn(msg, args...)
+	}
+}
+
 // meet waits until every rank is linked.
 func (j *joiner) meet(ctx context.Context) error {
 	warn := time.NewTimer(j.c.warnAfter)
@@ -195,7 +220,8 @@ func (j *joiner) meet(ctx context.Context) error {
 		select {
 		case <-j.g.wake:
 		case <-warn.C:
-			j.c.Log.Warn("bootstrap: join waits", "rank", j.c.Rank, "for", ranks(missing), "at", j.c.Addr, "since", span(time.Since(j.begun)))
+			j.c.Log.Warn("bootstrap: join waits", "rank", j.c.Rank, "for", ranks(missing), "at", j.c.Addr, "since", span(time.Since(j.begun)),
+				"seen", strings.Join(j.notesOf(missing), "; "))
 		case <-ctx.Done():
 			if now, err := j.state(); err == nil && len(now) > 0 {
 				missing = now // rank 0 told more
@@ -265,14 +291,22 @@ func (j *joiner) confirm(ctx context.Context) error {
 		closeAll(all[r].FDs) // none was asked for
 		j.g.peers[r].bootID = string(all[r].Bytes)
 	}
+	j.g.ident = j.ident.Load()
 	return nil
 }
 
-// pause waits between attempts: 1 ms at first, doubling to 50 ms. Nothing tells a dialer that somebody listens now.
-type pause struct{ d time.Duration }
+// pause waits between attempts: 1 ms at first, doubling. Nothing tells a dialer that somebody listens now.
+type pause struct {
+	d    time.Duration
+	most time.Duration // instead of 50 ms
+}
 
 func (p *pause) wait(ctx context.Context) bool {
-	p.d = min(max(2*p.d, time.Millisecond), 50*time.Millisecond)
+	most := p.most
+	if most == 0 {
+		most = 50 * time.Millisecond
+	}
+	p.d = min(max(2*p.d, time.Millisecond), most)
 	t := time.NewTimer(p.d)
 	defer t.Stop()
 	select {
@@ -301,7 +335,7 @@ func (j *joiner) claim(ctx context.Context) error {
 			if !again && ctx.Err() == nil {
 				return err
 			}
-			if why == nil || ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			if why == nil || ctx.Err() == nil && !outOfTime(err) {
 				why = err
 			}
 		case errors.Is(err, errBusy):
@@ -331,8 +365,9 @@ func (j *joiner) confront(ctx context.Context, name string) (again bool, err err
 	deadline, _ := ctx.Deadline()
 	conn.SetDeadline(deadline)
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	mine := newHello(&j.c, j.c.Rank)
-	peer, code, err := dialShake(conn, &mine, j.c.Token)
+	me := j.ident.Load()
+	mine := newHello(me, j.c.Rank)
+	peer, code, err := dialShake(conn, &mine, me.Token)
 	var alien *strangerError
 	switch {
 	case errors.As(err, &alien):
@@ -358,6 +393,7 @@ func (j *joiner) dial(ctx context.Context, rank int) {
 			if j.call(ctx, rank, conn) {
 				return
 			}
+		case outOfTime(err): // what was seen before tells more
 		case notYet(err):
 			j.note(rank, "")
 		case ctx.Err() == nil:
@@ -392,9 +428,12 @@ func (j *joiner) call(ctx context.Context, rank int, conn net.Conn) bool {
 	}
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()
-	mine := newHello(&j.c, rank)
-	j.note(rank, "%s at its address does not answer", who)
-	if !j.shake(ctx, conn, &mine, who, ok) {
+	me := j.ident.Load()
+	mine := newHello(me, rank)
+	if len(j.notesOf([]int{rank})) == 0 { // what came of an attempt before tells more
+		j.note(rank, "%s at its address does not answer", who)
+	}
+	if !j.shake(ctx, conn, &mine, me.Token, who, ok) {
 		return j.failed()
 	}
 	conn.SetDeadline(time.Time{})
@@ -407,9 +446,9 @@ func (j *joiner) call(ctx context.Context, rank int, conn net.Conn) bool {
 
 // shake proves both ends. false: the join has failed, or this was not the rank meant and another attempt may find it.
 // sure: nobody but that rank can be there, so a wrong token is final.
-func (j *joiner) shake(ctx context.Context, conn net.Conn, mine *hello, who string, sure bool) bool {
+func (j *joiner) shake(ctx context.Context, conn net.Conn, mine *hello, token []byte, who string, sure bool) bool {
 	rank := int(mine.to)
-	peer, code, err := dialShake(conn, mine, j.c.Token)
+	peer, code, err := dialShake(conn, mine, token)
 	switch {
 	case errors.Is(err, ErrToken) && sure:
 		j.fail(fmt.Errorf("bootstrap: rank %d: join: authenticate with rank %d (%s): %w", j.c.Rank, rank, who, err))

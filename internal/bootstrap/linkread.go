@@ -36,17 +36,24 @@ func (l *link) reader() {
 	}
 }
 
+// end tells the detector of a socket that ended without goodbye: the rank takes no more part, from now on. Only a Unix
+// socket's end shows that its process is gone. One of TCP is as well the work of a box between, or of who forges a reset,
+// and then its two ends think of each other what we think; so it is for the majority to say who goes on.
 func (l *link) end(err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		err = ErrNoGoodbye
 	} else {
 		err = fmt.Errorf("%w: %w", ErrNoGoodbye, err)
 	}
-	l.m.d.ended(l.rank, err)
+	if l.unix() {
+		l.m.d.ended(l.rank, err)
+	} else {
+		l.m.d.cut(l.rank, err)
+	}
 }
 
-// hasEnded reports whether an error of a socket says that the process at its other end is gone, as opposed to out of
-// reach. A reset on TCP counts: the other host's kernel made it, or somebody who forges packets between.
+// hasEnded reports whether an error of a socket says that nothing more can come from it, as opposed to something that
+// cannot be understood.
 func hasEnded(err error) bool {
 	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, e) {

@@ -5,7 +5,6 @@ package bootstrap
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,8 +20,8 @@ type seat struct {
 }
 
 const (
-	resolveBound = 15 * time.Second // a name that does not exist is given up then; it may be made while we wait
-	tellPeriod   = 500 * time.Millisecond
+	tellPeriod = 500 * time.Millisecond
+	slowName   = 2 * time.Second // a lookup that takes longer is worth a line
 )
 
 // meetAll gets the table: rank 0 makes it, the others fetch it. Then it dials.
@@ -33,6 +32,11 @@ func (j *joiner) meetAll(ctx context.Context) {
 	defer context.AfterFunc(j.life, cancel)()
 	var cards []card
 	if j.c.Rank == 0 {
+		if j.point.file != "" {
+			watch, over := context.WithCancel(ctx)
+			defer over()
+			j.wg.Go(func() { j.keepRecord(watch) })
+		}
 		cards = j.gatherCards(ctx)
 	} else {
 		cards = j.fetchTable(ctx)
@@ -69,15 +73,16 @@ func (j *joiner) know(cards []card) {
 // seatRank is rank 0's side of one rank's meeting socket, which it owns. The rank holds it until it has the table.
 func (j *joiner) seatRank(from int, conn net.Conn) {
 	defer conn.Close()
-	defer context.AfterFunc(j.life, func() { conn.Close() })()
 	j.mu.Lock()
 	s, late := j.seats[from], j.dismissed
 	s.conn = conn
 	j.mu.Unlock()
 	if late != "" {
 		j.handOut([]net.Conn{conn}, frame{kind: kindGoodbye, payload: []byte(clip(late))}, closeBound)
+		j.shut([]net.Conn{conn})
 		return
 	}
+	defer context.AfterFunc(j.life, func() { conn.Close() })()
 	conn.SetReadDeadline(time.Now().Add(j.c.handshake))
 	f, err := readFrame(conn)
 	var c card
@@ -226,28 +231,37 @@ func (j *joiner) shut(conns []net.Conn) {
 
 // fetchTable is how a rank that is not 0 gets the table. nil: the join has failed or ended.
 func (j *joiner) fetchTable(ctx context.Context) []card {
-	var p pause
+	p, slow := pause{}, pause{most: placePause}
 	for {
-		for _, at := range j.resolve(ctx) {
-			conn, err := dialTCP(ctx, at, j.c.handshake)
-			if err != nil {
-				if ctx.Err() == nil {
-					j.note(0, "dial %s: %v", at, err)
-				}
-				continue
-			}
-			cards, done := j.askTable(ctx, conn)
-			switch {
-			case cards != nil:
-				conn.Close()
-				j.met = at
-				return cards
-			case done:
-				return nil // dismiss may still have a word for rank 0; stop closes it
+		var at []netip.AddrPort
+		var from *record
+		if j.point.file == "" {
+			at = j.resolve(ctx)
+		} else if from = j.readPlace(ctx); from != nil {
+			at = from.at
+		}
+		var host net.Conn
+		done := j.race(ctx, 0, at, func(conn net.Conn, at netip.AddrPort) bool {
+			if j.sit(ctx, conn) {
+				host, j.met = conn, at
+				return true
 			}
 			conn.Close()
+			return j.failed()
+		})
+		switch {
+		case host != nil:
+			return j.awaitTable(ctx, host)
+		case done || j.failed() || ctx.Err() != nil:
+			return nil
+		case from != nil:
+			j.stale(from)
 		}
-		if j.failed() || !p.wait(ctx) {
+		again := &p
+		if len(at) == 0 || from != nil { // a name server or storage is asked, which is not to be flooded
+			again = &slow
+		}
+		if !again.wait(ctx) {
 			return nil
 		}
 	}
@@ -264,24 +278,35 @@ func dialTCP(ctx context.Context, at netip.AddrPort, within time.Duration) (net.
 	return d.DialContext(ctx, "tcp", at.String())
 }
 
-// resolve returns the addresses of the meeting point. Names are looked up each time: they may come, and change, while a
-// job starts.
+// resolve returns the addresses of the meeting point; none: its name does not resolve, yet. Names are looked up each
+// time, also one that the name server says is not there: that of a pod comes with the pod, and any may change while a job
+// starts. The join's deadline is the only end of it; the first failure is logged at once, and each is in the join's error.
 func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort) {
-	if a, err := netip.ParseAddr(j.point.host); err == nil {
+	name := j.point.host
+	if a, err := netip.ParseAddr(name); err == nil {
 		return []netip.AddrPort{netip.AddrPortFrom(a, j.point.port)}
 	}
 	if len(j.notesOf([]int{0})) == 0 { // what went wrong before tells more
-		j.note(0, "looking up the name %q takes long", j.point.host)
+		j.note(0, "looking up the name %q takes long", name)
 	}
-	all, err := j.c.lookup(ctx, j.point.host)
-	var dns *net.DNSError
+	until := "the join is ended"
+	if by, ok := ctx.Deadline(); ok {
+		until = "the join's deadline in " + span(time.Until(by)).String()
+	}
+	slow := time.AfterFunc(j.c.slowName, func() {
+		j.once("slow name", "bootstrap: looking up the rendezvous' name takes long", "rank", j.c.Rank, "name", name, "since", span(time.Since(j.begun)), "until", until)
+	})
+	defer slow.Stop()
+	all, err := j.c.lookup(ctx, name)
+	if err == nil && len(all) == 0 {
+		err = fmt.Errorf("the name %q has no address", name)
+	}
 	switch {
 	case err == nil:
 		j.note(0, "")
-	case errors.As(err, &dns) && dns.IsNotFound && time.Since(j.begun) > resolveBound:
-		j.fail(fmt.Errorf("bootstrap: rank %d: join at %s: %w", j.c.Rank, j.point, err))
 	case ctx.Err() == nil:
-		j.note(0, "%v", err)
+		j.note(0, "the name %q does not resolve: %v", name, err)
+		j.once("bad name", "bootstrap: the rendezvous' name does not resolve: trying again", "rank", j.c.Rank, "name", name, "err", err, "until", until)
 	}
 	for _, a := range all {
 		out = append(out, netip.AddrPortFrom(a.Unmap(), j.point.port))
@@ -289,16 +314,25 @@ func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort) {
 	return out
 }
 
-// askTable proves itself to rank 0, tells the own card and waits for the table. done: it came, or the join has failed.
-func (j *joiner) askTable(ctx context.Context, conn net.Conn) (cards []card, done bool) {
-	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
-	mine := newHello(&j.c, 0)
+// sit proves this rank to rank 0. false: that is not rank 0, or not yet, or the join has failed.
+func (j *joiner) sit(ctx context.Context, conn net.Conn) bool {
+	me := j.ident.Load()
+	mine := newHello(me, 0)
 	mine.purpose = forMeeting
 	j.note(0, "%s does not answer", conn.RemoteAddr())
 	conn.SetDeadline(time.Now().Add(j.c.handshake))
-	if !j.shake(ctx, conn, &mine, conn.RemoteAddr().String(), true) {
-		return nil, j.failed()
-	}
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	return j.shake(ctx, conn, &mine, me.Token, conn.RemoteAddr().String(), true)
+}
+
+// awaitTable tells rank 0 the own card and waits for the table. nil: the join has failed. It owns conn.
+func (j *joiner) awaitTable(ctx context.Context, conn net.Conn) (cards []card) {
+	defer func() {
+		if cards != nil {
+			conn.Close() // else dismiss may still have a word for rank 0, and stop closes it
+		}
+	}()
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	payload, err := appendCard(nil, &j.me)
 	if err == nil {
 		var wire []byte
@@ -307,13 +341,13 @@ func (j *joiner) askTable(ctx context.Context, conn net.Conn) (cards []card, don
 		}
 	}
 	conn.SetDeadline(time.Time{})
-	if ctx.Err() != nil {
-		return nil, true
-	}
-	j.note(0, "it is there and waits for others")
 	j.mu.Lock()
 	j.host = conn
 	j.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	j.note(0, "it is there and waits for others")
 	for err == nil {
 		var f frame
 		if f, err = readFrame(conn); err != nil {
@@ -323,7 +357,7 @@ func (j *joiner) askTable(ctx context.Context, conn net.Conn) (cards []card, don
 		case kindTable:
 			if cards, err = decodeTable(f.payload, j.c.Size); err == nil {
 				j.note(0, "")
-				return cards, true
+				return cards
 			}
 		case kindAbsent:
 			absent := newRankSet(j.c.Size)
@@ -340,7 +374,7 @@ func (j *joiner) askTable(ctx context.Context, conn net.Conn) (cards []card, don
 			j.g.poke()
 		case kindGoodbye:
 			j.fail(fmt.Errorf("bootstrap: rank %d: join: %w", j.c.Rank, &DepartedError{Rank: 0, Reason: string(f.payload)}))
-			return nil, true
+			return nil
 		default:
 			err = fmt.Errorf("bad frame: kind %d instead of the table", f.kind)
 		}
@@ -351,5 +385,5 @@ func (j *joiner) askTable(ctx context.Context, conn net.Conn) (cards []card, don
 		}
 		j.fail(fmt.Errorf("bootstrap: rank %d: join: %w", j.c.Rank, &PeerLostError{Rank: 0, Cause: err}))
 	}
-	return nil, true
+	return nil
 }

@@ -118,7 +118,7 @@ func (m *member) heard(q int) {
 	}
 }
 
-// ended notes that q's process is certainly gone.
+// ended notes that q's process is certainly gone. Who is not certain calls cut.
 func (m *member) ended(q int) {
 	if !m.mine.left.has(q) {
 		m.mine.ended.add(q)
@@ -205,7 +205,11 @@ func (m *member) react() {
 	}
 	reach := m.reach()
 	if living := m.set.less(m.mine.gone()); !reach.equal(living) && !reach.major(m.set) {
-		why := "does not hear the majority of the ranks: " + ranks(living.less(reach).list()) + " out of reach"
+		why := "does not hear the majority of the ranks: "
+		if 2*reach.count() == m.set.count() {
+			why = "hears half of the ranks, and of two halves that with the lowest rank goes on: "
+		}
+		why += ranks(living.less(reach).list()) + " out of reach"
 		if m.because != "" {
 			why += ": " + m.because
 		}

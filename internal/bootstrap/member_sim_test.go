@@ -13,6 +13,7 @@ import (
 // way's return, as TCP would have it.
 type world struct {
 	n             int
+	tcp           bool // sockets' ends show nothing more than that the way is gone
 	limit, period time.Duration
 	now           time.Duration
 	m             []*member
@@ -30,12 +31,14 @@ type way struct {
 	queue []flight
 	cut   time.Duration // until then
 	clear time.Duration // arrival of the last one sent
+	over  bool          // nothing more can be sent
 }
 
 type flight struct {
 	at  time.Duration
 	msg message // kind 0: a heartbeat
 	end bool    // the socket's end
+	cut bool    // the end of one that shows nothing more than that the way is gone
 }
 
 func newWorld(n int, limit, period time.Duration, delay func(int, int) time.Duration) *world {
@@ -51,6 +54,9 @@ func newWorld(n int, limit, period time.Duration, delay func(int, int) time.Dura
 
 func (w *world) put(from, to int, f flight) {
 	y := &w.way[from][to]
+	if y.over {
+		return
+	}
 	f.at = max(w.now+w.delay(from, to), y.clear)
 	y.clear = f.at
 	y.queue = append(y.queue, f)
@@ -105,8 +111,19 @@ func (w *world) kill(r int, seen bool, keep func(to int) bool) {
 			}
 		}
 		if q != r && seen {
-			w.put(r, q, flight{end: true})
+			w.put(r, q, flight{end: true, cut: w.tcp})
 		}
+	}
+}
+
+// reset ends the socket between two ranks that live on, as a box between them may: each hears no more of the other.
+func (w *world) reset(a, b int) {
+	w.note("%d and %d reset", a, b)
+	for _, p := range [][2]int{{a, b}, {b, a}} {
+		y := &w.way[p[0]][p[1]]
+		y.queue = nil // what is under way is lost with the socket
+		w.put(p[0], p[1], flight{end: true, cut: true})
+		y.over = true
 	}
 }
 
@@ -165,6 +182,8 @@ func (w *world) run(until time.Duration) {
 					switch {
 					case f.end && f.msg.kind == 99:
 						w.m[to].left(from)
+					case f.cut:
+						w.m[to].cut(from)
 					case f.end:
 						w.m[to].ended(from)
 					case f.msg.kind == 0:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +74,27 @@ func TestMemberScenes(t *testing.T) {
 				w.cutWay(0, b, forever)
 			}
 		}, []int{1, 2, 3}, []int{0}, 1},
+		{"reset between two", 2, func(w *world) { w.reset(0, 1) }, []int{0}, []int{1}, 1},
+		{"reset between two of three", 3, func(w *world) { w.reset(0, 1) }, []int{0, 2}, []int{1}, 1},
+		{"reset between the higher of three", 3, func(w *world) { w.reset(1, 2) }, []int{0, 1}, []int{2}, 1},
+		{"reset between two hosts of two", 4, func(w *world) { w.reset(0, 2); w.reset(0, 3); w.reset(1, 2); w.reset(1, 3) }, []int{0, 1}, []int{2, 3}, 1},
+		{"reset between a host of two and one of three", 5, func(w *world) {
+			for _, a := range []int{0, 1} {
+				for _, b := range []int{2, 3, 4} {
+					w.reset(a, b)
+				}
+			}
+		}, []int{2, 3, 4}, []int{0, 1}, 1},
+		{"killed over TCP", 4, func(w *world) { w.tcp = true; w.kill(2, true, yes) }, []int{0, 1, 3}, []int{2}, 1},
+		{"coordinator killed over TCP", 4, func(w *world) { w.tcp = true; w.kill(0, true, yes) }, []int{1, 2, 3}, []int{0}, 1},
+		{"one after another killed over TCP", 4, func(w *world) {
+			w.tcp = true
+			for r := 3; r > 0; r-- {
+				w.kill(r, true, yes)
+				w.run(w.now + time.Second)
+			}
+		}, []int{0}, []int{1, 2, 3}, 3},
+		{"of two the lower killed over TCP", 2, func(w *world) { w.tcp = true; w.kill(0, true, yes) }, nil, nil, 0},
 		{"asleep for long", 3, func(w *world) { w.asleep[1] = w.now + 20*time.Second }, []int{0, 2}, []int{1}, 1},
 		{"asleep for a while", 3, func(w *world) { w.asleep[1] = w.now + 4*time.Second }, []int{0, 1, 2}, nil, 0},
 		{"goodbyes are no loss", 4, func(w *world) { w.leave(1); w.leave(2) }, []int{0, 3}, nil, 0},
@@ -154,7 +174,7 @@ type event struct {
 	long time.Duration
 }
 
-// Any schedule of crashes, goodbyes, one-way cuts, sleeps and delays: all that are left decide the same, and nobody is
+// Any schedule of crashes, goodbyes, one-way cuts, resets, sleeps and delays: all that are left decide the same, and nobody is
 // lost who did not die, leave, sleep or have a way cut for longer than the limit.
 func TestMemberProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -166,7 +186,8 @@ func TestMemberProperty(t *testing.T) {
 			i++
 			return time.Duration(delays[i%len(delays)]) * time.Millisecond
 		})
-		kinds := rapid.SampledFrom([][]string{{"kill", "kill", "cut"}, {"kill", "unseen", "leave", "sleep", "cut", "cut"}, {"cut"}, {"kill", "leave"}}).Draw(rt, "kinds")
+		kinds := rapid.SampledFrom([][]string{{"kill", "kill", "cut"}, {"kill", "unseen", "leave", "sleep", "cut", "cut"}, {"cut"}, {"kill", "leave"}, {"reset"}, {"reset", "reset", "kill", "cut", "leave"}}).Draw(rt, "kinds")
+		w.tcp = rapid.Bool().Draw(rt, "tcp")
 		var events []event
 		for range rapid.IntRange(0, 6).Draw(rt, "events") {
 			e := event{at: time.Duration(rapid.IntRange(0, 15000).Draw(rt, "at")) * time.Millisecond, kind: rapid.SampledFrom(kinds).Draw(rt, "kind"),
@@ -190,6 +211,11 @@ func TestMemberProperty(t *testing.T) {
 			case "sleep":
 				w.asleep[e.a] = max(w.asleep[e.a], w.now+min(e.long, 12*time.Second))
 				excused[e.a] = excused[e.a] || min(e.long, 12*time.Second)+time.Duration(jitter)*time.Millisecond > simLimit-2*simPeriod
+			case "reset":
+				if e.a != e.b && !w.dead[e.a] && !w.dead[e.b] {
+					w.reset(e.a, e.b)
+					excused[e.a], excused[e.b] = true, true
+				}
 			case "cut":
 				if e.a != e.b {
 					w.cutWay(e.a, e.b, e.long)
@@ -229,7 +255,9 @@ func TestMemberProperty(t *testing.T) {
 					}
 				}
 			}
-			if w.m[r].stopped && !excused[r] && !slices.ContainsFunc(events, func(e event) bool { return e.long > 3*time.Second || strings.HasSuffix(e.kind, "n") }) {
+			if w.m[r].stopped && !excused[r] && !slices.ContainsFunc(events, func(e event) bool {
+				return e.long > 3*time.Second || e.kind == "unseen" || e.kind == "reset" || w.tcp && e.kind == "kill"
+			}) {
 				rt.Fatalf("rank %d stopped for nothing: %s\n%s", r, w.m[r].why, tell())
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -136,5 +137,59 @@ func TestTwoHostsBlackHole(t *testing.T) {
 	}
 	if l := ch[1].expect("join failed:"); !strings.Contains(l, "for rank 0 (of 2)") || !strings.Contains(l, "dial "+h.ip4[0]) {
 		t.Error(l)
+	}
+}
+
+// Each host has a bridge as containers use it, with the same address on both, which leads to the host itself. Ranks meet
+// by a file, which names that address too, and find the one that leads to the other.
+func TestTwoHostsWithBridges(t *testing.T) {
+	h := needTwoHosts(t)
+	for i := range 2 {
+		if out, err := exec.Command("ip", "-n", h.name[i], "link", "add", "docker0", "type", "bridge").CombinedOutput(); err != nil {
+			t.Skipf("needs a bridge: %v: %s", err, out)
+		}
+		h.ip(i, "addr", "add", "172.17.0.1/16", "dev", "docker0")
+		h.ip(i, "link", "set", "docker0", "up")
+	}
+	path := filepath.Join(t.TempDir(), "meet")
+	ch := h.start(configs(4, func(c *Config) { c.Addr, c.Token = "file:"+path, nil }))
+	for _, c := range ch {
+		c.expect("joined")
+		c.tell("fds all 3")
+	}
+	for r, c := range ch {
+		c.expect("fds all: <nil>")
+		c.tell("epoch")
+		if l := c.expect("epoch"); l != []string{"epoch 0 near [0 1]", "epoch 0 near [2 3]"}[r/2] {
+			t.Errorf("rank %d: %s", r, l)
+		}
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the file is left: %v", err)
+	}
+	for _, c := range ch {
+		c.tell("close")
+		c.expect("closed", "departed")
+	}
+}
+
+// Fewer ports than ranks: who gets none says so, with the range's name. Sockets that dial take ports too.
+func TestPortRangeTooSmall(t *testing.T) {
+	h := needTwoHosts(t)
+	if out, err := exec.Command("ip", "netns", "exec", h.name[0], "sh", "-c", "echo 40000 40001 > /proc/sys/net/ipv4/ip_local_port_range").CombinedOutput(); err != nil {
+		t.Skipf("needs to set a port range: %v: %s", err, out)
+	}
+	var ch []*child
+	for _, c := range configs(4, func(c *Config) { c.Addr, c.Timeout = "127.0.0.1:29500", 2*time.Second }) {
+		ch = append(ch, startChildBy(t, c, "ip", "netns", "exec", h.name[0], os.Args[0]))
+	}
+	told := 0
+	for _, c := range ch {
+		if l := c.expect("join failed:"); strings.Contains(l, "ip_local_port_range") {
+			told++
+		}
+	}
+	if told < 1 || told > 2 {
+		t.Errorf("%d ranks found no port, want 1 or 2 of the 3 that ask for one of 2", told)
 	}
 }

@@ -7,6 +7,7 @@ package bootstrap
 import (
 	"fmt"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,15 @@ var controlBytes = unix.CmsgSpace(4 * (rightsBatch + 3)) // the most that the ke
 const controlTruncated = unix.MSG_CTRUNC
 
 func getpid() int { return os.Getpid() }
+
+// ownerOf is the user id that a file belongs to.
+func ownerOf(st os.FileInfo) (uid int, ok bool) {
+	s, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(s.Uid), true
+}
 
 func dupFD(fd int) (int, error) {
 	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)

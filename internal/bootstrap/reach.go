@@ -47,9 +47,14 @@ func (j *joiner) reach(ctx context.Context, rank int, c card) {
 	}
 }
 
-// tryAll connects to the addresses side by side, and shakes hands one at a time, so that the other end never sees two
-// proofs of one rank. true: done, for better or worse.
+// tryAll links this rank with another by whichever address answers as that rank. true: done, for better or worse.
 func (j *joiner) tryAll(ctx context.Context, rank int, at []netip.AddrPort) (done bool) {
+	return j.race(ctx, rank, at, func(conn net.Conn, _ netip.AddrPort) bool { return j.call(ctx, rank, conn) })
+}
+
+// race connects to the addresses side by side and hands what stands to use, which owns it, one at a time, so that the
+// other end never sees two proofs of one rank. It ends when use says so (true), or all have failed.
+func (j *joiner) race(ctx context.Context, rank int, at []netip.AddrPort, use func(net.Conn, netip.AddrPort) bool) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
@@ -80,25 +85,10 @@ func (j *joiner) tryAll(ctx context.Context, rank int, at []netip.AddrPort) (don
 		case done:
 			r.conn.Close()
 		default:
-			if done = j.call(ctx, rank, r.conn); done {
+			if done = use(r.conn, r.at); done {
 				cancel()
 			}
 		}
 	}
 	return done
-}
-
-// Hosts is the addresses from which rank may connect, as it told them when the ranks met by TCP: for a plugin that keeps
-// strangers out where there is no token. Nil if the ranks did not meet by TCP.
-func Hosts(g Group, rank int) []netip.Addr {
-	x, ok := g.(*group)
-	if !ok {
-		panic(errNotOurs)
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.hosts == nil || rank < 0 || rank >= x.size {
-		return nil
-	}
-	return append([]netip.Addr(nil), x.hosts[rank]...)
 }

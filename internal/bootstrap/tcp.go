@@ -22,11 +22,17 @@ import (
 type meetingPoint struct {
 	host string // a name or an address
 	port uint16
+	file string // instead of these two: rank 0 writes there where it listens
 }
 
-func (p *meetingPoint) String() string { return net.JoinHostPort(p.host, strconv.Itoa(int(p.port))) }
+func (p *meetingPoint) String() string {
+	if p.file != "" {
+		return "file:" + p.file
+	}
+	return net.JoinHostPort(p.host, strconv.Itoa(int(p.port)))
+}
 
-const acceptedAddrs = `accepted is "HOST:PORT", "tcp:HOST:PORT", "unix:@name" (linux) or "unix:/path"`
+const acceptedAddrs = `accepted is "HOST:PORT", "tcp:HOST:PORT", "file:/path" (on storage that all hosts share), "unix:@name" (linux) or "unix:/path"`
 
 // parseMeeting reads "HOST:PORT", with "tcp:" or without.
 func parseMeeting(addr string) (*meetingPoint, error) {
@@ -38,7 +44,7 @@ func parseMeeting(addr string) (*meetingPoint, error) {
 	if err != nil || n == 0 {
 		return nil, fmt.Errorf("address is %q: port is %q, accepted is 1 to 65535", addr, port)
 	}
-	return &meetingPoint{host, uint16(n)}, nil
+	return &meetingPoint{host: host, port: uint16(n)}, nil
 }
 
 // listenMeeting binds rank 0's listeners. An address is bound as it is, so that nothing else of the host is open; what a
@@ -64,11 +70,14 @@ func listenMeeting(p *meetingPoint) (lns []net.Listener, all bool, err error) {
 	if _, err := netip.ParseAddr(p.host); err == nil {
 		where = p.String()
 	}
+	if p.file != "" {
+		where = ":0"
+	}
 	ln, err := net.Listen("tcp", where)
 	if err != nil {
 		return nil, false, err
 	}
-	return []net.Listener{ln}, where == ":"+port, nil
+	return []net.Listener{ln}, where[0] == ':', nil
 }
 
 func closeListeners(lns []net.Listener) {
@@ -97,13 +106,15 @@ func (j *joiner) open(ctx context.Context) error {
 	}
 	all := true
 	if j.c.Rank == 0 {
-		if j.lns, all, err = listenMeeting(j.point); err != nil {
+		if j.lns, all, err = listenMeeting(j.point); err != nil && j.point.file != "" {
+			return j.noPort(err)
+		} else if err != nil {
 			return j.cannotListen(ctx, err)
 		}
 	} else {
 		ln, err := net.Listen("tcp", ":0")
 		if err != nil {
-			return fmt.Errorf("bootstrap: rank %d: join: listen: %w", j.c.Rank, err)
+			return j.noPort(err)
 		}
 		j.lns = append(j.lns, ln)
 	}
@@ -128,7 +139,18 @@ func (j *joiner) open(ctx context.Context) error {
 	}
 	me.trim()
 	j.me = me
+	if j.point.file != "" && j.c.Rank == 0 {
+		return j.publish(ctx)
+	}
 	return nil
+}
+
+// noPort says why this rank cannot have any port that is free.
+func (j *joiner) noPort(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		err = fmt.Errorf("%w: no port is free of those that the kernel gives out (sysctl net.ipv4.ip_local_port_range): widen that range, or end what uses it", err)
+	}
+	return fmt.Errorf("bootstrap: rank %d: join: listen: %w", j.c.Rank, err)
 }
 
 // cannotListen says why rank 0 cannot have its port, after a look at who has it.
@@ -146,8 +168,9 @@ func (j *joiner) cannotListen(ctx context.Context, err error) error {
 		defer conn.Close()
 		deadline, _ := ctx.Deadline()
 		conn.SetDeadline(deadline)
-		mine := newHello(&j.c, 0)
-		if peer, code, serr := dialShake(conn, &mine, j.c.Token); serr == nil {
+		me := j.ident.Load()
+		mine := newHello(me, 0)
+		if peer, code, serr := dialShake(conn, &mine, me.Token); serr == nil {
 			return &RankTakenError{Rank: 0, Addr: j.c.Addr, PID: getpid(), Other: int(peer.pid), Joined: code == codeJoined}
 		}
 	}
@@ -157,7 +180,7 @@ func (j *joiner) cannotListen(ctx context.Context, err error) error {
 // mayCome reports whether a host may connect. A token keeps strangers out wherever they come from; without one, only the
 // job's hosts may, once they are known.
 func (j *joiner) mayCome(from net.Addr) bool {
-	if len(j.c.Token) > 0 {
+	if len(j.ident.Load().Token) > 0 {
 		return true
 	}
 	a, ok := from.(*net.TCPAddr)

@@ -45,7 +45,10 @@ func TestTCPMixed(t *testing.T) {
 				closeAll(b.FDs)
 			}
 		}
-		if h := Hosts(g, 2); len(h) == 0 || g.CanPassFDs(-1) || g.CanPassFDs(3) {
+		if n := Machines(g); n != 2 {
+			t.Errorf("%d machines", n)
+		}
+		if h := g.(*group).hosts[2]; len(h) == 0 || g.CanPassFDs(-1) || g.CanPassFDs(3) {
 			t.Errorf("hosts %v", h)
 		}
 	})
@@ -150,6 +153,65 @@ func TestTCPNames(t *testing.T) {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.77"), netip.MustParseAddr("127.0.0.1")}, nil
 	}
 	closeGroups(mustJoin(t, cs))
+}
+
+// A name that does not resolve is told of once, at the first failure, with how long it is tried again; that goes on
+// while the join's deadline allows, also where the name server is sure, and no more often than a few times a second.
+func TestTCPNamePolicy(t *testing.T) {
+	lines := make(chan string, 64)
+	c := testConfig(1, 2, "pod-0.svc:1")
+	c.Log, c.slowName = tell(lines), 5*time.Millisecond
+	asked := 0
+	answers := []func(context.Context) ([]netip.Addr, error){
+		func(context.Context) ([]netip.Addr, error) {
+			return nil, &net.DNSError{Err: "no such host", Name: "pod-0.svc", IsNotFound: true}
+		},
+		func(context.Context) ([]netip.Addr, error) { return nil, nil },
+		func(ctx context.Context) ([]netip.Addr, error) { // slow: until its line is there
+			for len(lines) == 0 && ctx.Err() == nil {
+				time.Sleep(time.Millisecond) // sleep: a line's coming is no event that a lookup may take away
+			}
+			return nil, &net.DNSError{Err: "i/o timeout", IsTimeout: true, Name: "pod-0.svc"}
+		},
+		func(context.Context) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}, nil
+		},
+	}
+	c.lookup = func(ctx context.Context, _ string) ([]netip.Addr, error) {
+		asked++
+		return answers[asked-1](ctx)
+	}
+	c.setDefaults()
+	j := newJoiner(c, address{}, time.Now().Add(-time.Hour)) // it has tried for an hour already
+	defer j.g.end(false, "")
+	j.point = &meetingPoint{host: "pod-0.svc", port: 1}
+	ctx, cancel := context.WithTimeout(t.Context(), testBound)
+	defer cancel()
+	for i, want := range []string{"no such host", "has no address", "i/o timeout"} {
+		if at := j.resolve(ctx); len(at) != 0 || j.failed() {
+			t.Fatalf("try %d: %v, failed %v", i, at, j.fatal)
+		}
+		if n := j.notesOf([]int{0}); len(n) != 1 || !strings.Contains(n[0], `"pod-0.svc"`) || !strings.Contains(n[0], want) {
+			t.Errorf("try %d: noted %q, want %q", i, n, want)
+		}
+		if i == 0 {
+			if l := <-lines; !strings.Contains(l, "pod-0.svc") || !strings.Contains(l, "no such host") || !strings.Contains(l, "deadline in 20s") {
+				t.Errorf("logged %q", l)
+			}
+		}
+	}
+	if l := drain(lines); strings.Count(l, "\n") != 1 || !strings.Contains(l, "takes long") {
+		t.Errorf("logged %q", l)
+	}
+	if at := j.resolve(ctx); len(at) != 1 || at[0].String() != "10.0.0.1:1" || len(j.notesOf([]int{0})) != 0 {
+		t.Errorf("%v, noted %q", at, j.notesOf([]int{0}))
+	}
+	// A whole join asks at a pace that a name server bears.
+	c.lookup = func(context.Context, string) ([]netip.Addr, error) { asked++; return nil, errors.New("refused") }
+	asked, c.Timeout = 0, 600*time.Millisecond
+	if _, err := Join(t.Context(), c); err == nil || !strings.Contains(err.Error(), `the name "pod-0.svc" does not resolve: refused`) || asked < 3 || asked > 14 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
 }
 
 func TestTCPMissing(t *testing.T) {

@@ -10,7 +10,7 @@ var (
 	WorldSize = intVar("DOORBELL_WORLD_SIZE", "", 1, math.MaxInt32, false, "number of ranks in the world")
 	LocalRank = intVar("DOORBELL_LOCAL_RANK", "", 0, math.MaxInt32, false, "this process's rank among those of its host")
 	LocalSize = intVar("DOORBELL_LOCAL_SIZE", "", 1, math.MaxInt32, false, "number of ranks on this host")
-	Addr      = stringVar("DOORBELL_ADDR", "", "HOST:PORT, or unix:PATH or unix:@NAME within one host", "where the ranks meet (rendezvous)")
+	Addr      = stringVar("DOORBELL_ADDR", "", "HOST:PORT, or file:/PATH on storage that all hosts share, or unix:PATH or unix:@NAME within one host", "where the ranks meet (rendezvous)")
 	Job       = stringVar("DOORBELL_JOB", "", "any text without spaces", "job id, which keeps apart jobs that share an address")
 )
 

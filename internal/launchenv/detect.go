@@ -27,7 +27,7 @@ type Launch struct {
 	Rank, Size int
 	LocalRank  int // among the ranks of this host; -1 if not known
 	LocalSize  int // ranks of this host; 0 if not known
-	// Addr is where the ranks meet: HOST:PORT, or unix:... within one host. Empty only under "doorbell" without an
+	// Addr is where the ranks meet: HOST:PORT, file:/path, or unix:... within one host. Empty only under "doorbell" without an
 	// address, and then the caller must ask for one.
 	Addr string
 	// Derived says that Addr is made from the job's id, not given.

@@ -67,6 +67,8 @@ func TestDetect(t *testing.T) {
 		"mpirun's daemon":        {v(srun, "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", oneOMPI), "openmpi 2/4 2/4 openmpi/prterun-a@1 UNIX"},
 		"mpirun":                 {v(oneOMPI), "openmpi 2/4 2/4 openmpi/prterun-a@1 UNIX"},
 		"mpirun, hosts":          {v(ompi, given), "openmpi 2/4 0/2 openmpi/prterun-a@1 node7:4711"},
+		"mpirun, by a file":      {v(ompi, "DOORBELL_ADDR=file:/shared/meet"), "openmpi 2/4 0/2 openmpi/prterun-a@1 file:/shared/meet"},
+		"mpiexec, by a file":     {v(hydra, "DOORBELL_ADDR=file:/shared/meet"), "pmi 2/4 0/2  file:/shared/meet"},
 		"mpiexec":                {v(oneHydra, "DOORBELL_JOB=m1"), "pmi 2/4 2/4 m1 UNIX"},
 		"mpiexec in PBS":         {v(oneHydra, "PBS_JOBID=5.srv"), "pmi 2/4 2/4 pmi/PBS_JOBID/5.srv UNIX"},
 		"mpiexec in sbatch":      {v(sbatch, hydra, given), "pmi 2/4 0/2 pmi/SLURM_JOB_ID/77 node7:4711"},
@@ -125,10 +127,10 @@ func TestDetectRefuses(t *testing.T) {
 		"odd host list":          {v(srun, "SLURM_STEP_NODELIST=gnode[7"), false, []string{`SLURM_STEP_NODELIST="gnode[7"`, "not closed", "DOORBELL_ADDR"}},
 		"a host list of evil":    {v(srun, "SLURM_STEP_NODELIST=a/b"), false, []string{`"a/b" is no name of a host`}},
 		"odd tasks":              {v(srun, "SLURM_STEP_TASKS_PER_NODE=2(x"), false, []string{`SLURM_STEP_TASKS_PER_NODE="2(x"`, "2(x3),1"}},
-		"mpirun, hosts":          {v(ompi), false, []string{"OMPI_COMM_WORLD_RANK=2", "set DOORBELL_ADDR=HOST:PORT", "mpirun -x"}},
-		"mpiexec, hosts":         {v(hydra), false, []string{"PMI_SIZE=4", "set DOORBELL_ADDR=HOST:PORT", "-genv"}},
+		"mpirun, hosts":          {v(ompi), false, []string{"OMPI_COMM_WORLD_RANK=2", "across hosts give DOORBELL_ADDR=HOST:PORT", "or DOORBELL_ADDR=file:/path on storage that all hosts share", "mpirun -x"}},
+		"mpiexec, hosts":         {v(hydra), false, []string{"PMI_SIZE=4", "across hosts give DOORBELL_ADDR=HOST:PORT", "or DOORBELL_ADDR=file:/path on storage that all hosts share", "-genv"}},
 		"mpiexec, one host":      {v(oneHydra), false, []string{"set DOORBELL_JOB"}},
-		"mpirun, locals unknown": {v("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2"), false, []string{"set DOORBELL_ADDR=HOST:PORT"}},
+		"mpirun, locals unknown": {v("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2"), false, []string{"across hosts give DOORBELL_ADDR=HOST:PORT", "or DOORBELL_ADDR=file:/path on storage that all hosts share"}},
 		"indexed, no address":    {v(indexed), false, []string{"train-0.SERVICE:PORT", "DOORBELL_ADDR"}},
 	} {
 		l, err := Detect(env.From(c.env))

@@ -134,6 +134,6 @@ func unixAddr(job string) string {
 
 // mustBeGiven is the error of a launcher that tells no rank where another host is.
 func mustBeGiven(l *Launch, how string) error {
-	return fmt.Errorf("%s started %d ranks on several hosts (%s) and tells none where another is: set %s=HOST:PORT, the same for all ranks, with the name of rank 0's host and a port that is free there%s",
-		l.Launcher, l.Size, strings.Join(l.Set, ", "), env.Addr.Name(), how)
+	return fmt.Errorf("%s started %d ranks on several hosts (%s) and tells none where another is: across hosts give %s=HOST:PORT, with the name of rank 0's host and a port that is free there, or %s=file:/path on storage that all hosts share; the same for all ranks%s",
+		l.Launcher, l.Size, strings.Join(l.Set, ", "), env.Addr.Name(), env.Addr.Name(), how)
 }

@@ -80,8 +80,12 @@ func Choose(all []Interface, filter string) ([]netip.Addr, error) {
 	for _, x := range kept {
 		why = append(why, x.Name+" "+x.Lacks())
 	}
-	return nil, fmt.Errorf("choose interfaces %q: no address that a peer could reach: %s (accepted: an interface that is up, with an address of more than its link)",
-		filter, strings.Join(why, ", "))
+	of := "" // all of them
+	if filter != "" {
+		of = fmt.Sprintf(" %q", filter)
+	}
+	return nil, fmt.Errorf("choose interfaces%s: no address that a peer could reach: %s (accepted: an interface that is up, with an address of more than its link)",
+		of, strings.Join(why, ", "))
 }
 
 // usable is the addresses that mean the same on every link.

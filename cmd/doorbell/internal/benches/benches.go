@@ -49,7 +49,7 @@ func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report
 	}
 	b := &bench{ctx: ctx, c: c, cfg: cfg, info: c.Info()}
 	err := run(b)
-	r := report.Result{Bench: name, Rows: b.rows, Verified: err == nil && b.bad == "" && len(b.rows) > 0, Error: b.bad}
+	r := report.Result{Bench: name, Host: report.Host{Hosts: c.Hosts()}, Rows: b.rows, Verified: err == nil && b.bad == "" && len(b.rows) > 0, Error: b.bad}
 	return r, err
 }
 

@@ -44,7 +44,7 @@ type Report struct {
 // Options say for what job the machine is looked at.
 type Options struct {
 	Ranks      int    // on this host; 0: not said
-	Rendezvous string // HOST:PORT; empty: a job of this host alone
+	Rendezvous string // HOST:PORT, or file:/path; empty: a job of this host alone
 	TokenFile  string // empty: DOORBELL_TOKEN_FILE, DOORBELL_TOKEN, or none
 	Interfaces string // filter, as netif.Select takes it
 }

@@ -36,6 +36,7 @@ type Machine struct {
 	Interfaces   func() ([]netif.Interface, error)
 	Try          func(ctx context.Context, all []netif.Interface, target string, bound time.Duration) []netif.Attempt
 	Lookup       func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	Storage      func(dir string) (kind string, local bool) // local: certainly of this host alone; kind may be empty
 }
 
 // This is the machine that the process runs on.
@@ -43,7 +44,7 @@ func This() Machine {
 	return Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Proc: "/proc", Sys: "/sys", Env: os.LookupEnv, Bound: 2 * time.Second,
 		CPUs: cpus, MemAvailable: sys.MemAvailable, Shared: tryShared, Futex: tryFutex, Membarrier: tryMembarrier,
-		Interfaces: netif.List, Try: netif.Try, Lookup: net.DefaultResolver.LookupNetIP,
+		Interfaces: netif.List, Try: netif.Try, Lookup: net.DefaultResolver.LookupNetIP, Storage: storage,
 	}
 }
 

@@ -18,8 +18,12 @@ import (
 )
 
 func interfaces(ctx context.Context, m *Machine, o Options) Result {
-	needed := o.Rendezvous != ""
+	needed := o.Rendezvous != "" || o.Interfaces != "" // a filter that leaves nothing ends every job
 	name := env.Interfaces.Name()
+	target := o.Rendezvous
+	if strings.HasPrefix(target, filePrefix) {
+		target = ""
+	}
 	all, err := m.Interfaces()
 	if err != nil {
 		return Result{Missing, needed, err.Error(), "allow this process to list interfaces"}
@@ -29,13 +33,18 @@ func interfaces(ctx context.Context, m *Machine, o Options) Result {
 		_, err = netif.Choose(all, o.Interfaces)
 	}
 	if err != nil {
-		return Result{Missing, needed, err.Error(), "bring an interface up with an address, or correct " + name}
+		how := "bring an interface up, with an address of more than its link"
+		if o.Interfaces != "" {
+			how += ", or correct " + name
+		}
+		return Result{Missing, needed, err.Error(), how}
 	}
-	tries := m.Try(ctx, kept, o.Rendezvous, m.Bound)
+	tries := m.Try(ctx, kept, target, m.Bound)
 	loop := map[string]bool{}
 	for _, x := range kept {
 		loop[x.Name] = x.Loopback
 	}
+	others := slices.ContainsFunc(tries, func(a netif.Attempt) bool { return !loop[a.Interface] })
 	outside := slices.ContainsFunc(tries, func(a netif.Attempt) bool { return a.Answered && !loop[a.Interface] })
 	answered, silent := 0, 0
 	var lines []string
@@ -44,14 +53,16 @@ func interfaces(ctx context.Context, m *Machine, o Options) Result {
 			lines = append(lines, x.Name+" "+why+", not used")
 		}
 		for _, a := range tries {
-			if a.Interface != x.Name || loop[a.Interface] && outside {
+			if a.Interface != x.Name || loop[a.Interface] && others { // what loopback reaches is this host
 				continue
 			}
 			line := fmt.Sprintf("%s %s, MTU %d: ", x.Name, a.From, x.MTU)
 			switch {
 			case a.Refused:
 				line += a.To + " is reached; nobody listens there yet"
-			case a.Answered && o.Rendezvous == "":
+			case a.Answered && loop[a.Interface] && target == "":
+				line += "this host alone"
+			case a.Answered && target == "":
 				line += "usable"
 			case a.Answered:
 				line += a.To + " answers"
@@ -69,17 +80,20 @@ func interfaces(ctx context.Context, m *Machine, o Options) Result {
 	}
 	r := Result{OK, needed, strings.Join(lines, "\n"), ""}
 	switch {
-	case answered == 0, needed && !outside && silent > 0: // what loopback reaches is this host
+	case answered == 0, target != "" && !outside && silent > 0:
 		r.Verdict, r.How = Missing, "check cable, address, route and firewall; "+name+" names the interfaces to use"
 	case silent > 0:
 		r.Verdict, r.How = Limited, "check route and firewall, or leave an interface out: "+name+"=^NAME"
 	case !outside:
 		r.Verdict, r.How = Limited, "only loopback answers: bring up an interface that other hosts reach"
-	case o.Rendezvous == "":
+	case target == "":
 		r.How = "give --rendezvous HOST:PORT to see whether another host is reached from each"
 	}
 	return r
 }
+
+// filePrefix begins a rendezvous that is a file.
+const filePrefix = "file:"
 
 // slow is how long a name may take to resolve before it is worth a word.
 const slow = time.Second
@@ -87,6 +101,9 @@ const slow = time.Second
 func rendezvous(ctx context.Context, m *Machine, o Options) Result {
 	if o.Rendezvous == "" {
 		return Result{}
+	}
+	if path, ok := strings.CutPrefix(o.Rendezvous, filePrefix); ok {
+		return place(m, path)
 	}
 	host, _, err := net.SplitHostPort(o.Rendezvous)
 	if err != nil {

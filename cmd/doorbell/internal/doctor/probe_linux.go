@@ -21,3 +21,26 @@ func tryMembarrier() error {
 	}
 	return nil
 }
+
+// storage says what file system a folder is of.
+func storage(dir string) (kind string, local bool) {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return "", false
+	}
+	switch uint32(st.Type) {
+	case unix.TMPFS_MAGIC:
+		return "tmpfs", true
+	case unix.EXT4_SUPER_MAGIC:
+		return "ext4", true
+	case unix.XFS_SUPER_MAGIC:
+		return "xfs", true
+	case unix.BTRFS_SUPER_MAGIC:
+		return "btrfs", true
+	case unix.OVERLAYFS_SUPER_MAGIC:
+		return "overlay", true
+	case unix.NFS_SUPER_MAGIC:
+		return "nfs", false
+	}
+	return "", false
+}

@@ -7,3 +7,5 @@ package doctor
 import "errors"
 
 func tryMembarrier() error { return errors.New("membarrier is there on linux only") }
+
+func storage(string) (kind string, local bool) { return "", false }

@@ -11,8 +11,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/doorbell-net/doorbell/internal/env"
 )
@@ -38,9 +40,19 @@ func (o *Options) checkHosts() error {
 	return nil
 }
 
-// CheckRendezvous refuses what is no HOST:PORT. Names are not looked up: that is for the ranks, who say how long it took.
+// filePrefix begins a rendezvous by a file.
+const filePrefix = "file:"
+
+// CheckRendezvous refuses what is no HOST:PORT and no file:/path. Names are not looked up, nor the storage: that is for
+// the ranks, who say how long it took.
 func CheckRendezvous(s string) error {
-	const accepted = "accepted is HOST:PORT with a port from 1 to 65535, the same on all hosts, as node7:4711 or [fd00::7]:4711"
+	const accepted = "accepted is HOST:PORT with a port from 1 to 65535, as node7:4711 or [fd00::7]:4711, or file:/path on storage that all hosts share; the same on all hosts"
+	if path, ok := strings.CutPrefix(s, filePrefix); ok {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == filepath.Dir(path) || strings.ContainsFunc(path, unicode.IsControl) {
+			return fmt.Errorf("rendezvous %q: %s", s, accepted)
+		}
+		return nil
+	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		return fmt.Errorf("rendezvous %q: %s", s, accepted)
@@ -55,16 +67,21 @@ func CheckRendezvous(s string) error {
 	return nil
 }
 
-// jobName is what all hosts come to without talking: from the port and the token, which they share. The rendezvous' host
-// is left out, since one may say a name and another an address of the same. Two jobs of one token and one port are told
-// apart by Job only; at the same host the second finds the port taken.
+// jobName is what all hosts come to without talking: from the port, or the file's name, and the token, which they share.
+// The rendezvous' host is left out, since one may say a name and another an address of the same. Two jobs of one token and
+// one port are told apart by Job only; at the same host the second finds the port taken.
 func (o *Options) jobName(token []byte) (string, error) {
-	_, port, err := net.SplitHostPort(o.Rendezvous)
-	if err != nil {
-		return "", err
+	place, byFile := strings.CutPrefix(o.Rendezvous, filePrefix)
+	if byFile {
+		place = filePrefix + filepath.Base(place) // hosts may mount the storage at different folders
+	} else {
+		var err error
+		if _, place, err = net.SplitHostPort(o.Rendezvous); err != nil {
+			return "", err
+		}
 	}
 	mac := hmac.New(sha256.New, token)
-	fmt.Fprintf(mac, "doorbell job\x00%s", port)
+	fmt.Fprintf(mac, "doorbell job\x00%s", place)
 	return hex.EncodeToString(mac.Sum(nil)[:8]), nil
 }
 

@@ -240,6 +240,13 @@ func TestJobName(t *testing.T) {
 	if a != "97cad41d04c402f4" {
 		t.Errorf("the job's name is %q now", a)
 	}
+	f := job(Options{Rendezvous: "file:/shared/meet"}, "s")
+	if b := job(Options{Rendezvous: "file:/mnt/shared/meet"}, "s"); f != b || f == a {
+		t.Errorf("%q and %q", f, b)
+	}
+	if b := job(Options{Rendezvous: "file:/shared/other"}, "s"); f == b {
+		t.Error("another file, the same job")
+	}
 	o := Options{Nodes: 2, N: 2, Rendezvous: "a:1", Job: "mine", TokenFile: tokenFile(t, "x", 0o600)}
 	if s, err := o.SharedJob(); s != "mine" || err != nil {
 		t.Errorf("%q %v", s, err)
@@ -247,12 +254,12 @@ func TestJobName(t *testing.T) {
 }
 
 func TestCheckRendezvous(t *testing.T) {
-	for _, s := range []string{"node7:4711", "10.0.0.1:1", "[fd00::7]:65535", "[fe80::1%eth0]:99", "a.b.example.org:80"} {
+	for _, s := range []string{"node7:4711", "10.0.0.1:1", "[fd00::7]:65535", "[fe80::1%eth0]:99", "a.b.example.org:80", "file:/shared/meet"} {
 		if err := CheckRendezvous(s); err != nil {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
-	for _, s := range []string{"", "node7", "node7:", ":4711", "node7:0", "node7:65536", "node7:http", "fd00::7:4711", "unix:/a", "unix:@a", "http://a:80", "a b:1", "0.0.0.0:7", "[::]:7", "a:+1", "a:1:2"} {
+	for _, s := range []string{"", "node7", "node7:", ":4711", "node7:0", "node7:65536", "node7:http", "fd00::7:4711", "unix:/a", "unix:@a", "http://a:80", "a b:1", "0.0.0.0:7", "[::]:7", "a:+1", "a:1:2", "file:", "file:meet", "file:/", "file:/a/../b", "file:/a/", "file:/a\nb"} {
 		if err := CheckRendezvous(s); err == nil || !strings.Contains(err.Error(), "accepted is HOST:PORT") {
 			t.Errorf("%q: %v", s, err)
 		}

@@ -38,8 +38,8 @@ type Options struct {
 	// Hosts: each starts N/Nodes ranks, host I those from I*N/Nodes on. With more than one, Rendezvous and a token are needed.
 	Nodes      int    // 0 and 1 mean this one
 	NodeRank   int    // which of them this is, from 0
-	Rendezvous string // HOST:PORT, where rank 0 listens
-	Job        string // equal on all hosts; empty: made from port and token, or for one host at random
+	Rendezvous string // HOST:PORT, where rank 0 listens, or file:/path on storage that all hosts share
+	Job        string // equal on all hosts; empty: made from port or path and token, or for one host at random
 
 	TokenFile    string // holds the job's secret; empty: DOORBELL_TOKEN, DOORBELL_TOKEN_FILE, or for one host a new secret
 	RanksPerNode int    // size of a virtual node; 0: not cut

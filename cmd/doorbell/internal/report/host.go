@@ -25,7 +25,7 @@ type Host struct {
 	Load1    float64 `json:"load1"`     // 1-minute load average before the run
 	StealPct float64 `json:"steal_pct"` // share of all CPU time that the hypervisor took during the run, percent
 	Date     string  `json:"date"`      // UTC, RFC 3339
-	Hosts    int     `json:"hosts"`     // physical machines that took part
+	Hosts    int     `json:"hosts"`     // machines that took part, told by boot ids: namespaces of one are one; 0: not known
 
 	steal, total uint64 // of /proc/stat at the start
 	root         fs.FS
@@ -129,6 +129,9 @@ func (h Host) String() string {
 		if s != "" {
 			p = append(p, s)
 		}
+	}
+	if h.Hosts > 1 {
+		add(fmt.Sprintf("%d hosts, of which this is one", h.Hosts))
 	}
 	add(h.CPU)
 	add(fmt.Sprintf("%d cores", h.Cores))

@@ -179,11 +179,7 @@ func Decode(b []byte) (Result, error) {
 
 // NoNetwork says that a row's bytes crossed no network: they went through shared memory, or through TCP inside one host.
 func (r Result) NoNetwork(row Row) bool {
-	net := row.Net
-	if _, inner, wrapped := strings.Cut(net, "+"); wrapped { // fault+shm is shm that misbehaves
-		net = inner
-	}
-	switch net {
+	switch innermost(row.Net) {
 	case "verbs":
 		return false
 	case "tcp":
@@ -191,3 +187,6 @@ func (r Result) NoNetwork(row Row) bool {
 	}
 	return true
 }
+
+// innermost is the plugin within what wraps it: fault+shm is shm that misbehaves.
+func innermost(net string) string { return net[strings.LastIndex(net, "+")+1:] }

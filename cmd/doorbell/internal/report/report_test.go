@@ -174,6 +174,11 @@ func TestNoNetwork(t *testing.T) {
 		if got := (Result{Host: Host{Hosts: c.hosts}}).NoNetwork(Row{Net: c.net}); got != c.want {
 			t.Errorf("%s over %d hosts: no network is %v, want %v", c.net, c.hosts, got, c.want)
 		}
+		notes := strings.Join(Result{Host: Host{Hosts: c.hosts}, Rows: []Row{{Net: c.net, Nodes: 2}}}.Notes(), "\n")
+		tcp := strings.HasSuffix(c.net, "tcp")
+		if strings.Contains(notes, "over no wire") != (c.want && tcp) || strings.Contains(notes, "figures of memory") != (c.want && !tcp) || strings.Contains(notes, "emulated nodes") != (c.hosts == 1) {
+			t.Errorf("%s over %d hosts: notes %q", c.net, c.hosts, notes)
+		}
 	}
 }
 

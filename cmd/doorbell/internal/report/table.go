@@ -115,9 +115,14 @@ func yes(b bool) string {
 
 // Notes says, a sentence each, what in the rows stands for something that was not there.
 func (r Result) Notes() []string {
-	var quiet, nodes, soft bool
+	var quiet, tcp, nodes, soft bool
 	for _, x := range r.Rows {
-		quiet = quiet || r.NoNetwork(x)
+		switch {
+		case r.NoNetwork(x) && innermost(x.Net) == "tcp":
+			tcp = true
+		case r.NoNetwork(x):
+			quiet = true
+		}
 		nodes = nodes || (x.Nodes > 1 && r.Host.Hosts <= 1)
 		soft = soft || x.Device == "soft"
 	}
@@ -125,8 +130,11 @@ func (r Result) Notes() []string {
 	if quiet {
 		notes = append(notes, "no network: the ranks share one host; these are figures of memory, not of a wire")
 	}
+	if tcp {
+		notes = append(notes, "no network: the ranks share one host, that is one boot id; TCP went through its kernel and over no wire")
+	}
 	if nodes {
-		notes = append(notes, "emulated nodes: one host is cut into virtual nodes")
+		notes = append(notes, "emulated nodes: one host is cut into virtual nodes or namespaces")
 	}
 	if soft {
 		notes = append(notes, "emulated device: kernels ran as goroutines on CPU cores, not on a GPU")
