@@ -36,6 +36,23 @@ func (l *link) reader() {
 	}
 }
 
+// unread reports whether bytes wait in the socket: then the rank is not silent, this process has been slow to read.
+func (l *link) unread() bool {
+	c, ok := l.conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	some := false
+	if raw.Control(func(fd uintptr) { some = bytesWait(int(fd)) }) != nil {
+		return false
+	}
+	return some
+}
+
 func (l *link) end(err error) {
 	if err == nil || errors.Is(err, io.EOF) {
 		err = ErrNoGoodbye
