@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -18,28 +19,63 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 )
 
-// twoHosts runs in a network namespace of its own, makes a second one, joins them by a veth pair, and starts a launcher in
-// each. $1 is the folder for output, the rest is the command without what differs between hosts.
+// twoHosts runs in a network namespace of its own, host 0, makes a second one, host 1, and starts a launcher in each. $1
+// is the folder for output, the rest is the command without what differs between hosts. Three parts come from the folder:
+// wire joins the hosts, start runs the command on them, and event happens meanwhile.
 const twoHosts = `
 dir=$1; shift
+on1() { nsenter -t $other -n "$@"; }
+# begun waits until so many packets have come from host 1, or host 0 has ended, and notes the time.
+begun() {
+	until [ -e "$dir/end0" ] || [ "$(sed -n 's/^ *wire0: *[0-9]* *\([0-9]*\).*/\1/p' /proc/net/dev)" -gt "$1" ]; do sleep 0.02; done
+	date +%s%N > "$dir/event"
+}
+# proc runs a command and keeps what it says, its status and the time of its end under a number.
+proc() {
+	n=$1; shift
+	"$@" > "$dir/out$n" 2> "$dir/err$n"
+	echo $? > "$dir/code$n"
+	date +%s%N > "$dir/end$n"
+}
 ip link set lo up
 unshare -n sh -c 'echo $$ > "$0/pid.tmp"; mv "$0/pid.tmp" "$0/pid"; exec sleep 60' "$dir" &
 until [ -e "$dir/pid" ]; do sleep 0.01; done
 other=$(cat "$dir/pid")
 trap 'kill $other' EXIT
 set -e
-ip link add va type veth peer name vb netns $other
-ip addr add 10.99.0.1/24 dev va
-ip link set va up
-nsenter -t $other -n sh -c 'ip link set lo up; ip addr add 10.99.0.2/24 dev vb; ip link set vb up'
+on1 ip link set lo up
+. "$dir/wire"
 set +e
-nsenter -t $other -n "$@" --node-rank 1 > "$dir/out1" 2> "$dir/err1" &
-one=$!
-"$@" --node-rank 0 > "$dir/out0" 2> "$dir/err0"
-echo $? > "$dir/code0"
-wait $one
-echo $? > "$dir/code1"
+. "$dir/start"
+. "$dir/event.sh"
+wait $all
 `
+
+// launchers are what runs on the hosts: a launcher on each.
+const launchers = `
+proc 1 nsenter -t $other -n "$@" --node-rank 1 &
+all=$!
+proc 0 "$@" --node-rank 0 &
+all="$all $!"
+`
+
+// plainWire is a veth pair with addresses of IPv4, as two hosts on one switch.
+const plainWire = `
+ip link add wire0 type veth peer name wire0 netns $other
+ip addr add 10.99.0.1/24 dev wire0
+ip link set wire0 up
+on1 ip addr add 10.99.0.2/24 dev wire0
+on1 ip link set wire0 up
+`
+
+// lab is two hosts, what joins them and what happens to that.
+type lab struct {
+	wire  string // shell: joins the hosts; plainWire if empty
+	at    string // rendezvous; host 0 of plainWire if empty
+	start string // shell: runs $@ on the hosts; launchers if empty
+	event string // shell: while it runs
+	mode  string // of the test binary as the command; "real" if empty
+}
 
 // needNamespaces skips where this user cannot make network namespaces, or the tools for it are missing.
 func needNamespaces(t *testing.T) {
@@ -55,27 +91,35 @@ func needNamespaces(t *testing.T) {
 	}
 }
 
-// inNamespaces runs a command on both hosts, and returns what file of the folder holds.
-func inNamespaces(t *testing.T, mode string, args ...string) (file func(name string) string) {
+// run runs a command on both hosts, and returns what file of the folder holds.
+func (l lab) run(t *testing.T, args ...string) (file func(name string) string) {
 	t.Helper()
 	needNamespaces(t)
 	dir := t.TempDir()
 	token := filepath.Join(dir, "token")
-	if err := os.WriteFile(token, []byte("a secret of two namespaces\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{
+		"token": "a secret of two namespaces\n", "wire": cmp.Or(l.wire, plainWire), "start": cmp.Or(l.start, launchers), "event.sh": l.event,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
 	defer cancel()
 	line := append([]string{"-Urn", "--kill-child", "sh", "-c", twoHosts, "sh", dir, exe}, args...)
-	cmd := exec.CommandContext(ctx, "unshare", append(line, "--nodes", "2", "--token-file", token)...)
-	if !slices.Contains(args, "--rendezvous") {
-		cmd.Args = append(cmd.Args, "--rendezvous", "10.99.0.1:4711")
+	if l.start == "" {
+		line = append(line, "--nodes", "2", "--token-file", token)
+		if !slices.Contains(args, "--rendezvous") {
+			line = append(line, "--rendezvous", cmp.Or(l.at, "10.99.0.1:4711"))
+		}
 	}
-	cmd.Env = append(os.Environ(), asDoorbell+"="+mode, "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	cmd := exec.CommandContext(ctx, "unshare", line...)
+	cmd.Env = append(os.Environ(), asDoorbell+"="+cmp.Or(l.mode, "real"), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	file = func(name string) string {
 		b, err := os.ReadFile(filepath.Join(dir, name))
@@ -92,7 +136,7 @@ func inNamespaces(t *testing.T, mode string, args ...string) (file func(name str
 
 // TestTwoNamespaces: the same line on two hosts, which have nothing in common but a wire, runs one verified bench.
 func TestTwoNamespaces(t *testing.T) {
-	file := inNamespaces(t, "real", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8,64K", "--iters", "50", "--json", "--timeout", "20s")
+	file := lab{}.run(t, "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8,64K", "--iters", "50", "--json", "--timeout", "20s")
 	r, err := report.Decode([]byte(file("out0")))
 	if err != nil || !r.Verified || file("code0") != "0" || file("code1") != "0" || len(r.Rows) != 2 || r.Rows[0].Nodes != 2 || r.Rows[0].Net != "tcp" {
 		t.Errorf("%v: exit %s and %s\n%s\nnode 0: %s\nnode 1: %s", err, file("code0"), file("code1"), file("out0"), file("err0"), file("err1"))
@@ -105,7 +149,7 @@ func TestTwoNamespaces(t *testing.T) {
 // TestNamespacesMeetByFile: the same by a file. The two share a machine, and the result says so.
 func TestNamespacesMeetByFile(t *testing.T) {
 	meet := filepath.Join(t.TempDir(), "meet")
-	file := inNamespaces(t, "real", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "50", "--timeout", "20s", "--rendezvous", "file:"+meet)
+	file := lab{}.run(t, "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "50", "--timeout", "20s", "--rendezvous", "file:"+meet)
 	out := file("out0")
 	for _, want := range []string{"nodes=2", "net=tcp", "verified: yes", "share one host, that is one boot id; TCP went through its kernel", "cut into virtual nodes or namespaces"} {
 		if !strings.Contains(out, want) || file("code0") != "0" || file("code1") != "0" {
@@ -119,7 +163,7 @@ func TestNamespacesMeetByFile(t *testing.T) {
 
 // TestLostBetweenNamespaces: rank 1 is killed on its host. There the launcher says so; on the other, rank 0 finds it lost.
 func TestLostBetweenNamespaces(t *testing.T) {
-	file := inNamespaces(t, "real and rank 1 dies", "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "100000000", "--json", "--timeout", "20s")
+	file := lab{mode: "real and rank 1 dies"}.run(t, "bench", "pingpong", "-n", "2", "--net", "tcp", "--sizes", "8", "--iters", "100000000", "--json", "--timeout", "20s")
 	r, err := report.Decode([]byte(file("out0")))
 	if err != nil || r.Verified || !strings.Contains(r.Error, "rank 1") || file("code0") != "1" || file("code1") != "1" {
 		t.Errorf("%v: exit %s and %s\n%s\nnode 0: %s\nnode 1: %s", err, file("code0"), file("code1"), file("out0"), file("err0"), file("err1"))
@@ -127,7 +171,7 @@ func TestLostBetweenNamespaces(t *testing.T) {
 	if s := file("err1"); !strings.Contains(s, "node 1: rank 1 (pid ") || !strings.Contains(s, "killed by signal 9") {
 		t.Errorf("node 1 says %s", s)
 	}
-	if s := file("err0"); !strings.Contains(s, "node 0: rank 0 (pid ") || !strings.Contains(s, "PeerLost (rank 1") {
+	if s := file("err0"); !strings.Contains(s, "node 0: rank 0 (pid ") || !strings.Contains(s, "PeerLost") || !strings.Contains(s, "(rank 1") {
 		t.Errorf("node 0 says %s", s)
 	}
 }

@@ -27,7 +27,7 @@ const DefaultTimeout = 100 * time.Second
 const (
 	// A rank that is in step is at most one all-gather ahead of us. More happens only after timeouts, so these bound the
 	// memory that a rank which does not read (or a peer that floods) can take.
-	maxAheadFrames = 64
+	maxAheadFrames = 4096
 	maxAheadBytes  = 64 << 20
 
 	closeBound     = 500 * time.Millisecond // how long Close tries to hand out goodbyes
@@ -129,8 +129,8 @@ type Config struct {
 	Version    uint32
 	// Timeout bounds Join and each AllGather whose context has no deadline. 0 means DefaultTimeout.
 	Timeout time.Duration
-	// Suspect is how long a rank may be silent before it is suspected. Ranks send a sign of life every half second, or
-	// every tenth of Suspect if that is less. 0 means 5 s; should be equal on all ranks.
+	// Suspect is how long a rank may be silent before it is suspected, in time in which this rank itself runs. Ranks send
+	// a sign of life every second, or every fifth of Suspect if that is less. 0 means 5 s; should be equal on all ranks.
 	Suspect time.Duration
 	// RequireToken refuses to join without a Token.
 	RequireToken bool

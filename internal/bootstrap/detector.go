@@ -109,7 +109,7 @@ func (d *detector) tick(elapsed time.Duration) {
 		return
 	}
 	for _, l := range links {
-		if l.heard.Swap(false) {
+		if l.heard.Swap(false) || l.unread() {
 			d.sm.heard(l.rank)
 		}
 	}

@@ -216,6 +216,9 @@ func (g *group) round(ctx context.Context, seq uint64, name string, mine Blob) (
 		g.tr.contribute(seq, name[:min(len(name), MaxName)], Blob{}, err.Error())
 		return nil, err
 	}
+	if err := g.futile(seq, name, mine); err != nil {
+		return nil, err
+	}
 	if err := g.tr.contribute(seq, name, mine, ""); err != nil {
 		return nil, err
 	}
@@ -287,6 +290,28 @@ func (g *group) look(seq uint64, name string, mine Blob) (out []Blob, missing []
 	}
 	g.floor = seq + 1
 	return out, nil, nil
+}
+
+// futile is why a round cannot succeed because of a rank that is gone. All learn of that and none succeeds later, so
+// nothing is sent: a rank that calls again and again does not run away from one that is slow.
+func (g *group) futile(seq uint64, name string, mine Blob) error {
+	gone := false
+	g.mu.Lock()
+	for r := range g.peers {
+		p := &g.peers[r]
+		gone = gone || p.lost != nil || p.departed != nil && p.at(seq) == nil
+	}
+	g.mu.Unlock()
+	if !gone {
+		return nil
+	}
+	_, _, err := g.look(seq, name, mine)
+	var lost *PeerLostError
+	var departed *DepartedError
+	if errors.As(err, &lost) || errors.As(err, &departed) {
+		return err
+	}
+	return nil
 }
 
 // endRound gives up on a round: what came for it, and what will, is dropped.

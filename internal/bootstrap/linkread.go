@@ -36,6 +36,23 @@ func (l *link) reader() {
 	}
 }
 
+// unread reports whether bytes wait in the socket: then the rank is not silent, this process has been slow to read.
+func (l *link) unread() bool {
+	c, ok := l.conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	some := false
+	if raw.Control(func(fd uintptr) { some = bytesWait(int(fd)) }) != nil {
+		return false
+	}
+	return some
+}
+
 // end tells the detector of a socket that ended without goodbye: the rank takes no more part, from now on. Only a Unix
 // socket's end shows that its process is gone. One of TCP is as well the work of a box between, or of who forges a reset,
 // and then its two ends think of each other what we think; so it is for the majority to say who goes on.

@@ -144,15 +144,14 @@ func (m *member) cut(q int) {
 // minQuiet ticks without a sign of life must have passed too: readers get their turn between ticks.
 const minQuiet = 4
 
-// tick says that time has passed. A tick that comes late by more than half the limit shows that this process was not
-// scheduled, and says nothing about the others: that much is forgiven.
+// tick says that time has passed. A tick that comes late shows that this process was not scheduled, and says nothing
+// about the others: what goes beyond a period and a quarter is forgiven. So the silence that a starved rank counts is in
+// time in which it ran.
 func (m *member) tick(elapsed time.Duration) {
 	if m.stopped {
 		return
 	}
-	if late := elapsed - m.period; late > m.limit/2 {
-		elapsed -= late
-	}
+	elapsed = min(elapsed, m.period+m.period/4)
 	gone := m.mine.gone()
 	for _, q := range m.set.list() {
 		if q == m.rank || gone.has(q) || m.mine.suspect.has(q) {
@@ -256,8 +255,11 @@ func (m *member) reply(to int, msg message) {
 }
 
 // receive takes a message of another rank. Those of an epoch that is over are late; those of one to come cannot be,
-// since whoever is there has sent us the decision first.
+// since whoever is there has sent us the decision first. Who stopped in an earlier epoch takes no part in this one either.
 func (m *member) receive(from int, msg message) {
+	if msg.kind == msgStop && msg.epoch < m.epoch {
+		msg.epoch = m.epoch
+	}
 	if m.stopped || msg.epoch != m.epoch || from == m.rank || !m.set.has(from) {
 		return
 	}

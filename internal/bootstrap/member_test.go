@@ -166,6 +166,34 @@ func TestMemberForgivesItself(t *testing.T) {
 	}
 }
 
+// A starved process, whose every tick is late, does not blame the others either: it counts time in which it ran.
+func TestMemberStarved(t *testing.T) {
+	for _, late := range []time.Duration{simLimit / 3, simLimit} {
+		m := newMember(0, 2, simLimit, simPeriod)
+		for range 7 { // far longer than the limit, and each of the other's signs is still on its way
+			m.tick(simPeriod + late)
+		}
+		if s, d := m.take(); len(s) != 0 || len(d) != 0 || m.stopped {
+			t.Errorf("late by %v: sent %v, decided %v, stopped %v", late, s, d, m.stopped)
+		}
+	}
+}
+
+// A rank that stopped in an epoch that others have left behind takes no part in the next one: it is out at once.
+func TestMemberStoppedEarlier(t *testing.T) {
+	m := newMember(0, 3, simLimit, simPeriod)
+	m.receive(1, message{kind: msgDecided, verdict: verdict{set: rankSet{0b011}, left: newRankSet(3)}})
+	m.take()
+	m.receive(1, message{kind: msgStop, epoch: 0, text: "cut off"})
+	if _, d := m.take(); len(d) != 1 || d[0].epoch != 2 || !slices.Equal(d[0].lost, []int{1}) {
+		t.Errorf("decided %+v", d)
+	}
+	m.receive(1, message{kind: msgStop, epoch: 9})
+	if s, d := m.take(); len(s) != 0 || len(d) != 0 || m.stopped {
+		t.Errorf("a message of an epoch to come: sent %v, decided %v", s, d)
+	}
+}
+
 // trouble is what a drawn schedule does.
 type event struct {
 	at   time.Duration

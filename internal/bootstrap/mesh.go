@@ -108,6 +108,9 @@ func (m *mesh) all() (out []*link) {
 }
 
 func (m *mesh) contribute(seq uint64, name string, mine Blob, fail string) error {
+	if m.d.quiet.Load() {
+		return nil // this rank has stopped; whatever it sends would pass for a sign of life
+	}
 	p := &parcel{seq: seq, name: name}
 	var err error
 	if fail == "" && len(mine.FDs) > 0 {
@@ -371,8 +374,8 @@ func (m *mesh) linger(by time.Time) {
 		if l == nil {
 			continue
 		}
-		if c, ok := l.conn.(*net.TCPConn); ok {
-			c.SetReadDeadline(by)
+		if c, ok := l.conn.(interface{ CloseWrite() error }); ok && !l.unix() {
+			l.conn.SetReadDeadline(by)
 			c.CloseWrite()
 		}
 	}

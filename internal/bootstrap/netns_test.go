@@ -59,9 +59,14 @@ func (h *twoHosts) ip(host int, args ...string) {
 }
 
 // start runs ranks, half of them on each host.
-func (h *twoHosts) start(cs []Config) (out []*child) {
+func (h *twoHosts) start(cs []Config) []*child {
+	return h.startOn(cs, func(r int) int { return 2 * r / len(cs) })
+}
+
+// startOn runs each rank on the host that on names.
+func (h *twoHosts) startOn(cs []Config, on func(rank int) int) (out []*child) {
 	for r, c := range cs {
-		out = append(out, startChildBy(h.t, c, "ip", "netns", "exec", h.name[2*r/len(cs)], os.Args[0]))
+		out = append(out, startChildBy(h.t, c, "ip", "netns", "exec", h.name[on(r)], os.Args[0]))
 	}
 	return out
 }
@@ -106,6 +111,25 @@ func TestTwoHosts(t *testing.T) {
 	}
 	ch[2].tell("epoch")
 	ch[2].expect("epoch 1 ")
+}
+
+// Ranks that are dealt out to hosts in no order find out by themselves who is near.
+func TestTwoHostsShuffled(t *testing.T) {
+	h := needTwoHosts(t)
+	on := []int{1, 0, 0, 1, 0}
+	near := []string{"[1 2 4]", "[0 3]"} // by host
+	ch := h.startOn(configs(5, func(c *Config) { c.Addr = h.ip4[1] + ":29500" }), func(r int) int { return on[r] })
+	for _, c := range ch {
+		c.expect("joined")
+		c.tell("fds shuffled 3")
+	}
+	for r, c := range ch {
+		c.expect("fds shuffled: <nil>")
+		c.tell("epoch")
+		if l := c.expect("epoch"); l != "epoch 0 near "+near[on[r]] {
+			t.Errorf("rank %d on host %d: %s, want near %s", r, on[r], l, near[on[r]])
+		}
+	}
 }
 
 func TestTwoHostsIPv6(t *testing.T) {

@@ -22,6 +22,12 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
+// bytesWait reports whether a socket has bytes to read.
+func bytesWait(fd int) bool {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+	return err == nil && n > 0
+}
+
 // peerCred returns pid and user id of the process at the other end, as the kernel noted them at connect or listen.
 func peerCred(c *net.UnixConn) (pid, uid int, err error) {
 	raw, err := c.SyscallConn()

@@ -16,3 +16,5 @@ func bootID() string { return "" }
 func peerCred(*net.UnixConn) (pid, uid int, err error) {
 	return 0, 0, errors.New("read peer credentials: only on linux")
 }
+
+func bytesWait(int) bool { return false }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -99,6 +100,45 @@ func TestProcessStopped(t *testing.T) {
 	}
 	for _, c := range ch {
 		c.expect("fds again: <nil>")
+	}
+}
+
+// Signals that interrupt system calls, all the time while ranks listen, dial and shake hands, change nothing.
+func TestProcessSignalled(t *testing.T) {
+	for _, cs := range [][]Config{configs(3, nil), tcpConfigs(t, 3, nil)} {
+		first, second := startChild(t, cs[0]), startChild(t, cs[1])
+		done := make(chan struct{})
+		var wg sync.WaitGroup
+		sent := 0
+		hit := func(c *child, count *int) {
+			tick := time.NewTicker(200 * time.Microsecond)
+			defer tick.Stop()
+			for i := 0; ; i++ {
+				select {
+				case <-tick.C:
+					if c.cmd.Process.Signal([]syscall.Signal{syscall.SIGWINCH, syscall.SIGURG, syscall.SIGCHLD}[i%3]) == nil && count != nil {
+						*count++
+					}
+				case <-done:
+					return
+				}
+			}
+		}
+		wg.Go(func() { hit(first, &sent) })
+		wg.Go(func() { hit(second, nil) })
+		ch := []*child{first, second, startChild(t, cs[2])}
+		for _, c := range ch {
+			c.expect("joined")
+			c.tell("fds signalled 3")
+		}
+		for _, c := range ch {
+			c.expect("fds signalled: <nil>")
+		}
+		close(done)
+		wg.Wait()
+		if sent == 0 {
+			t.Error("no signal was sent")
+		}
 	}
 }
 

@@ -9,7 +9,36 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
+
+// A rank whose readers do not get their turn for long, while its clock goes on, sees that bytes wait and blames nobody.
+func TestLateReaders(t *testing.T) {
+	if !haveAbstract {
+		t.Skip("needs linux: to see that bytes wait in a socket")
+	}
+	checkLeaks(t)
+	w := newChaosWorld(t, 3, 0, false, testenv.Random(t))
+	w.ranks[0].deaf.close()
+	time.Sleep(3 * chaosLimit / 2) // sleep: nothing is to happen
+	w.ranks[0].deaf.reopen()
+	var wg sync.WaitGroup
+	for _, k := range w.ranks {
+		wg.Go(func() {
+			if _, err := k.AllGather(t.Context(), "late", Blob{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for r, k := range w.ranks {
+		if log, _, stopped, why := k.state(); len(log) > 0 || stopped {
+			t.Errorf("rank %d: decided %v, stopped %v %s\n%s", r, log, stopped, why, w)
+		}
+	}
+	w.end()
+}
 
 // Ranks of a process that has far more to do than cores, and collects garbage all the time, are slow, not lost.
 func TestBusyIsNotLost(t *testing.T) {

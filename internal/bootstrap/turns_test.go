@@ -73,6 +73,73 @@ func TestAheadIsBounded(t *testing.T) {
 	})
 }
 
+// When a rank is lost, calls fail by themselves: one rank may make them as fast as it likes, and another that is slow is
+// not run over.
+func TestCallsAfterALoss(t *testing.T) {
+	both(t, 3, func(t *testing.T, gs []Group) {
+		Kill(gs[2])
+		var lost *PeerLostError
+		for _, g := range gs[:2] {
+			if _, err := g.AllGather(t.Context(), "x", Blob{}); !errors.As(err, &lost) {
+				t.Fatal(err)
+			}
+		}
+		for range 3 * maxAheadFrames {
+			if _, err := gs[0].AllGather(t.Context(), "x", Blob{}); !errors.As(err, &lost) || lost.Rank != 2 {
+				t.Fatal(err)
+			}
+		}
+		if _, err := gs[1].AllGather(t.Context(), "x", Blob{}); !errors.As(err, &lost) || lost.Rank != 2 {
+			t.Errorf("the slow rank: %v", err)
+		}
+		if a, b := gs[0].Epoch(), gs[1].Epoch(); a != 1 || b != 1 {
+			t.Errorf("epochs %d and %d, want 1", a, b)
+		}
+	})
+}
+
+// A rank that has stopped says nothing more, whatever it goes on to call: the others would take it for living.
+func TestStoppedIsSilent(t *testing.T) {
+	checkLeaks(t)
+	gs := mustJoin(t, tcpConfigs(t, 3, func(c *Config) { c.bootID, c.Suspect = string(rune('a'+c.Rank)), time.Second }))
+	defer closeGroups(gs)
+	lost := make(chan int, 4)
+	for _, g := range gs[:2] {
+		g.OnLost(func(r int, _ error) { lost <- r })
+	}
+	d := gs[2].(*group).tr.(*mesh).d
+	d.mu.Lock()
+	d.sm.stopped, d.sm.why = true, "told to" // and nobody hears of it
+	d.flush()
+	d.mu.Unlock()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for beat := time.NewTicker(20 * time.Millisecond); ; gs[2].AllGather(ended, "x", Blob{}) {
+			select {
+			case <-stop:
+				beat.Stop()
+				return
+			case <-beat.C:
+			}
+		}
+	})
+	for range 2 {
+		select {
+		case r := <-lost:
+			if r != 2 {
+				t.Errorf("rank %d is lost", r)
+			}
+		case <-time.After(testBound):
+			t.Error("a rank that stopped is still a member")
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
 func TestLocalBadSize(t *testing.T) {
 	for _, n := range []int{0, -1, MaxRanks + 1} {
 		if gs, err := Local(n); err == nil || gs != nil || !strings.Contains(err.Error(), fmt.Sprint(n)) {

@@ -10,8 +10,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/doorbell-net/doorbell/internal/netif"
@@ -41,6 +44,7 @@ type connector struct {
 	came  chan struct{} // a link got its first socket
 	last  map[int]error // newest failure to reach a rank
 	lanes map[int]int   // sockets that have come, by peer
+	small map[int]bool  // peers that large packets do not seem to reach; see segments.go
 }
 
 // peerAddrs is what a rank says of itself.
@@ -48,12 +52,20 @@ type peerAddrs struct {
 	Addrs []string // HOST:PORT, most preferred first
 }
 
+// onlyLoopback reports whether no other host can reach the rank.
+func (p *peerAddrs) onlyLoopback() bool {
+	return !slices.ContainsFunc(p.Addrs, func(a string) bool {
+		at, err := netip.ParseAddrPort(a)
+		return err != nil || !at.Addr().IsLoopback()
+	})
+}
+
 func newConnector(e *endpoint) (*connector, error) {
 	ln, err := net.Listen("tcp", ":0")
 	if err != nil {
 		return nil, fmt.Errorf("open tcp on rank %d: %w", e.cfg.Rank, err)
 	}
-	c := &connector{e: e, ln: ln, came: make(chan struct{}, 1), last: map[int]error{}, lanes: map[int]int{}, slot: make(chan struct{}, openAtOnce)}
+	c := &connector{e: e, ln: ln, came: make(chan struct{}, 1), last: map[int]error{}, lanes: map[int]int{}, small: map[int]bool{}, slot: make(chan struct{}, openAtOnce)}
 	c.life, c.stop = context.WithCancel(context.Background())
 	c.wg.Go(c.accept)
 	return c, nil
@@ -133,6 +145,9 @@ func (c *connector) unmet(missing []int, cause error) error {
 	var b strings.Builder
 	for _, r := range missing {
 		fmt.Fprintf(&b, "; rank %d at %s", r, strings.Join(c.peers[r].Addrs, ", "))
+		if c.peers[r].onlyLoopback() {
+			b.WriteString(" (loopback alone: it has no other interface that is up with an address of more than its link)")
+		}
 		if err := c.last[r]; err != nil {
 			fmt.Fprintf(&b, ": %v", err)
 		}
@@ -152,15 +167,25 @@ func (c *connector) dial(ctx context.Context, l *link, until time.Time) {
 		defer done()
 	}
 	wait := retryMin
+	addrs := c.addrs(l.peer)
+	small := c.isSmall(l.peer)
+	failed := make([]error, len(addrs)) // the newest of each
 	for {
-		for _, a := range c.addrs(l.peer) {
-			err := c.dialOne(ctx, l, a)
+		for i, a := range addrs {
+			err := c.dialOne(ctx, l, a, small)
 			if err == nil {
 				return
 			}
+			if ctx.Err() != nil && failed[i] != nil {
+				break // what was seen before tells more
+			}
+			failed[i] = err
 			c.mu.Lock()
-			c.last[l.peer] = fmt.Errorf("%s: %w", a, err)
+			c.last[l.peer] = told(addrs, failed)
 			c.mu.Unlock()
+		}
+		if small {
+			small = c.large(l.peer)
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -176,16 +201,33 @@ func (c *connector) dial(ctx context.Context, l *link, until time.Time) {
 	}
 }
 
+// told is what came of each address.
+func told(addrs []string, failed []error) error {
+	var b strings.Builder
+	for i, err := range failed {
+		if err != nil {
+			if b.Len() > 0 {
+				b.WriteString(", ")
+			}
+			fmt.Fprintf(&b, "%s: %v", addrs[i], err)
+		}
+	}
+	return errors.New(b.String())
+}
+
 func (c *connector) addrs(peer int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.peers[peer].Addrs
 }
 
-func (c *connector) dialOne(ctx context.Context, l *link, addr string) error {
+func (c *connector) dialOne(ctx context.Context, l *link, addr string, small bool) error {
 	ctx, cancel := context.WithTimeout(ctx, helloBound)
 	defer cancel()
 	var d net.Dialer
+	if small {
+		d.Control = func(_, _ string, raw syscall.RawConn) error { return limitSegments(raw, smallSegment) }
+	}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return err
@@ -325,6 +367,9 @@ func (c *connector) again(l *link, cause error) {
 	c.mu.Unlock()
 	if c.e.cfg.Log != nil {
 		c.e.cfg.Log.Warn("tcp: a socket broke; connecting again", "rank", c.e.cfg.Rank, "peer", l.peer, "error", cause)
+	}
+	if errors.Is(cause, syscall.ETIMEDOUT) {
+		c.trySmall(l.peer)
 	}
 	until := time.Now().Add(c.e.cfg.Timeout)
 	c.wg.Go(func() {

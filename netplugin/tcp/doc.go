@@ -10,6 +10,9 @@
 // is kept, so that a socket that broke is made again and goes on where the peer says it was: nothing is lost, and a
 // signal is added exactly once.
 //
+// A way that drops large packets without a word is found when a socket times out (Config.Timeout) whose peer then answers
+// at once; the next one sends small segments, and a warning says so.
+//
 // # Limits
 //
 // A piece is 1 MiB at most; Core cuts larger puts. A frame is a header of 64 bytes and its payload. Small frames are
