@@ -18,6 +18,7 @@ type Interface struct {
 	Up       bool
 	Loopback bool
 	MTU      int          // bytes
+	Mbits    int          // speed in Mbit/s; 0: not known, as of most virtual ones, and on other systems than Linux
 	Addrs    []netip.Addr // in the system's order; link-local ones of IPv6 carry their zone
 }
 
@@ -34,6 +35,9 @@ func List() ([]Interface, error) {
 			continue // it may have gone meanwhile
 		}
 		x := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0, MTU: i.MTU}
+		if x.Up && !x.Loopback {
+			x.Mbits = speed(sysNet, i)
+		}
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
 			if err != nil {
