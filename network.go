@@ -34,7 +34,7 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
 	}
 	if err == nil {
 		c.endpoint, err = c.plugin.Open(netplugin.Config{
-			Rank: c.rank, Ranks: c.size, Epoch: c.group.Epoch(), Auth: auth, Interfaces: c.opt.addresses,
+			Rank: c.rank, Ranks: c.size, Epoch: c.group.Epoch(), Auth: auth, Interfaces: c.opt.addresses, Lanes: c.opt.lanes,
 			Timeout: min(c.opt.Timeout, reconnect), Log: c.opt.Log,
 		})
 	}

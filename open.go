@@ -28,7 +28,7 @@ import (
 )
 
 // version is of what ranks say to each other; ranks of different ones refuse each other.
-const version = 2
+const version = 3
 
 // Open joins a job as one of its ranks. Who this process is comes from the environment that "doorbell run" sets, unless
 // Options says it. Collective: it returns when all ranks have come, or by ctx.

@@ -51,6 +51,7 @@ type Options struct {
 	launcher   string            // who started this process, in its own words
 	interfaces []netif.Interface // that peers may be reached by; nil for all
 	addresses  []netip.Addr      // of those
+	lanes      int               // most interfaces to use together to reach one peer
 }
 
 // maxRanks bounds what a communicator's tables are made for.
@@ -63,6 +64,7 @@ func (o *Options) fill(lookup env.Lookup) error {
 	err = cmp.Or(err, take(lookup, env.Device, &o.Device))
 	err = cmp.Or(err, take(lookup, env.Progress, &o.Progress))
 	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
+	err = cmp.Or(err, take(lookup, env.TCPLanes, &o.lanes))
 	if env.RanksPerNode.IsSet(lookup) {
 		err = cmp.Or(err, take(lookup, env.RanksPerNode, &o.RanksPerNode))
 	}

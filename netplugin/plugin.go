@@ -56,6 +56,8 @@ type Config struct {
 	Auth Auth
 	// Interfaces are those that peers may be reached by, in order of preference; nil for all.
 	Interfaces []netip.Addr
+	// Lanes is how many interfaces may be used together to reach one peer; 0: the plugin's default.
+	Lanes int
 	// Timeout is how long a connection that broke may take to be made again.
 	Timeout time.Duration
 	// Log is told what is no error of an operation; nil for nobody.

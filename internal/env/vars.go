@@ -33,6 +33,7 @@ var (
 	RanksPerNode = intVar("DOORBELL_RANKS_PER_NODE", "", 1, math.MaxInt32, false, "cut each host into virtual nodes of so many ranks")
 	Net          = stringVar("DOORBELL_NET", "auto", "auto, a plugin's name, or fault+NAME", "network plugin")
 	Interfaces   = stringVar("DOORBELL_INTERFACES", "", "names or beginnings of names, =NAME, networks as 10.1.0.0/16; ^ before one excludes it; commas between", "network interfaces to use; not set: all that are up")
+	TCPLanes     = intVar("DOORBELL_TCP_LANES", "4", 1, 16, false, "most interfaces that the tcp network uses together to reach one peer")
 	Backend      = stringVar("DOORBELL_BACKEND", "auto", "", "who drives the network", "auto", "proxy", "gdaki")
 	Device       = stringVar("DOORBELL_DEVICE", "auto", "", "compute device", "auto", "soft", "cuda")
 	Progress     = stringVar("DOORBELL_PROGRESS", "auto", "", "who drives the proxy: its own thread, or whoever waits", "auto", "thread", "assisted")

@@ -34,7 +34,13 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = 10 * time.Second
 	}
-	e := &endpoint{cfg: c, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes), out: make([]byte, 0, outBytes), links: make([][]*link, c.Ranks)}
+	if c.Lanes < 0 || c.Lanes > maxLanes {
+		return nil, fmt.Errorf("open tcp on rank %d: %d lanes, 1 to %d are accepted, or 0 for %d", c.Rank, c.Lanes, maxLanes, defaultLanes)
+	}
+	if c.Lanes == 0 {
+		c.Lanes = defaultLanes
+	}
+	e := &endpoint{cfg: c, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes), out: make([]byte, 0, outBytes)}
 	conn, err := newConnector(e)
 	if err != nil {
 		return nil, err
@@ -59,7 +65,7 @@ type remote struct {
 type endpoint struct {
 	cfg    netplugin.Config
 	conn   *connector
-	links  [][]*link // by peer
+	links  [][]*link // by peer, then by lane; none before Connect has returned
 	all    []*link
 	local  map[uint32]region // by id; no id is used twice: frames of a withdrawn region may still be on their way
 	lastID uint32
@@ -243,7 +249,7 @@ func (e *endpoint) self(op *netplugin.Op, h *header) error {
 	return nil
 }
 
-// link is the socket of a context to a peer: always the same one.
+// link is the lane of a context to a peer: always the same one.
 func (e *endpoint) link(peer int, ctx int32) *link {
 	if peer < 0 || peer >= len(e.links) || len(e.links[peer]) == 0 {
 		return nil
@@ -260,7 +266,11 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 		if l.fd < 0 {
 			continue
 		}
-		if l.read() {
+		some := l.read()
+		if l.heard.Load() != l.rxSeq { // a store is a locked instruction
+			l.heard.Store(l.rxSeq) // before the peer is told: a greeting must not fall behind that
+		}
+		if some {
 			e.moved = true
 		} else {
 			l.idle++
@@ -272,9 +282,6 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 			l.write()
 		}
 		l.acknowledge()
-		if l.heard.Load() != l.rxSeq { // a store is a locked instruction
-			l.heard.Store(l.rxSeq)
-		}
 	}
 	if len(e.done) == 0 {
 		return 0
@@ -320,9 +327,6 @@ func (e *endpoint) Close() error {
 			l.goodbye()
 			unix.Close(l.fd)
 			l.fd = -1
-		}
-		if a := l.fresh.Swap(nil); a != nil && a.lost == nil {
-			unix.Close(a.fd)
 		}
 	}
 	return e.conn.close()

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -35,15 +36,25 @@ type txItem struct {
 
 // attach is a socket that a connecting goroutine hands to the link's driver.
 type attach struct {
-	fd   int
-	seen uint64 // frames of ours that took effect there
-	lost error  // instead: there will be no other socket
+	fd     int
+	seen   uint64 // frames of ours that took effect there
+	lost   error  // instead: there will be no other socket
+	breaks uint64 // with lost: after which break
 }
 
-// link is one socket to a peer, and what survives it. All but fresh belongs to whoever drives the endpoint.
+// link is one lane to a peer: a socket, and what survives it. All but what is said to belong to connecting goroutines
+// belongs to whoever drives the endpoint.
 type link struct {
 	e     *endpoint
 	peer  int
+	lane  int // from 0
+	lanes int // that the peer has
+
+	// Of connecting goroutines, under the connector's lock.
+	at    netip.AddrPort // where it was reached last, if this rank dials
+	met   bool           // it has had a socket
+	small bool           // large packets do not seem to get through; see segments.go
+
 	fresh atomic.Pointer[attach]
 	heard atomic.Uint64 // rxSeq for connecting goroutines; it may be behind
 	gone  atomic.Bool   // dead, for connecting goroutines
@@ -51,7 +62,8 @@ type link struct {
 	fd     int   // -1 while there is no socket
 	dead   error // the peer is lost, or the stream was corrupt
 	bye    bool  // the peer has said that it closes
-	broken bool  // the dialer was told that it must connect again
+	broken bool  // the connector was told
+	breaks uint64
 
 	// Sending: frames [acked, tail) are kept; [next, tail) are to be written, of next's bytes nextOff are.
 	tx                []txItem
@@ -265,6 +277,7 @@ func (l *link) lose(cause error) {
 		l.kill(fmt.Errorf("rank %d has closed its endpoint: %w", l.peer, netplugin.ErrPeerLost))
 	} else if l.dead == nil && !l.broken {
 		l.broken = true
+		l.breaks++
 		l.e.conn.again(l, cause)
 	}
 }
@@ -295,7 +308,9 @@ func (l *link) adopt() {
 		return
 	}
 	if a.lost != nil {
-		l.kill(a.lost)
+		if l.fd < 0 && l.breaks == a.breaks {
+			l.kill(a.lost)
+		}
 		return
 	}
 	if l.dead != nil {
