@@ -40,6 +40,7 @@ type chaosWorld struct {
 	ranks []*chaosRank
 	wires map[[2]int]*wire // lower rank first: ends[0] is its end
 	begun time.Time
+	probe atomic.Int64   // longest that a goroutine waited for its turn, ns
 	done  chan struct{}  // closed when the world ends
 	wg    sync.WaitGroup // the ranks' own work
 	extra sync.WaitGroup // events that last
@@ -85,7 +86,25 @@ func newChaosWorld(t testing.TB, n int, late time.Duration, dribble bool, rnd *r
 	}
 	wg.Wait()
 	w.begun = time.Now()
+	w.watch()
 	return w
+}
+
+// watch measures how late goroutines of this process get their turn.
+func (w *chaosWorld) watch() {
+	w.extra.Go(func() {
+		const every = 20 * time.Millisecond
+		for last := time.Now(); ; last = time.Now() {
+			t := time.NewTimer(every)
+			select {
+			case <-t.C:
+			case <-w.done:
+				t.Stop()
+				return
+			}
+			w.probe.Store(max(w.probe.Load(), int64(time.Since(last)-every)))
+		}
+	})
 }
 
 func (w *chaosWorld) note(format string, a ...any) {
