@@ -190,7 +190,7 @@ func chaos(t testing.TB, seed uint64, f *chaosFigures, mu *sync.Mutex) *chaosWor
 	}
 	g.settle = time.Since(last)
 	w.agree()
-	starved := time.Duration(w.probe.Load()) > chaosStarved
+	starved := w.starved()
 	for a := range n {
 		for b := range n {
 			if a == b {

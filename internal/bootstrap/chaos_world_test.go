@@ -73,12 +73,13 @@ func newChaosWorld(t testing.TB, n int, late time.Duration, dribble bool, rnd *r
 			}
 		}
 	}
+	w.watch()
 	var wg sync.WaitGroup
 	for r, j := range joiners {
 		wg.Go(func() {
 			j.m.spawn(j.m.d.beat)
 			j.m.d.start()
-			if err := j.confirm(t.Context()); err != nil {
+			if err := j.confirm(t.Context()); err != nil && !w.starved() {
 				w.wrong("rank %d: confirm: %v", r, err)
 			}
 			w.ranks[r].OnLost(func(q int, cause error) { w.note("%d lost %d: %v", r, q, cause) })
@@ -86,7 +87,6 @@ func newChaosWorld(t testing.TB, n int, late time.Duration, dribble bool, rnd *r
 	}
 	wg.Wait()
 	w.begun = time.Now()
-	w.watch()
 	return w
 }
 
@@ -106,6 +106,8 @@ func (w *chaosWorld) watch() {
 		}
 	})
 }
+
+func (w *chaosWorld) starved() bool { return time.Duration(w.probe.Load()) > chaosStarved }
 
 func (w *chaosWorld) note(format string, a ...any) {
 	w.mu.Lock()
