@@ -81,7 +81,7 @@ func childOverload(r *rank) {
 	long, err := time.ParseDuration(os.Getenv(overloadEnv))
 	r.must(err)
 	n := r.Size()
-	dc := r.devComm(doorbell.Needs{Signals: 1})
+	dc := r.devComm(doorbell.Needs{Signals: n}) // one of each source: a sum would not tell a late one from an early one
 	recv, send := r.window(2*n*bytes), r.window(2*bytes)
 	r.sync()
 	var stop atomic.Bool
@@ -137,9 +137,11 @@ func exchange(t gpu.Thread, dc *doorbell.DevComm, recv, send *doorbell.Window, r
 		mine[0] = 1
 	}
 	for p := range world.Ranks {
-		ok(c.Put(co, world, p, recv.Device(), uint64((half*n+me)*bytes), send.Device(), uint64(half*bytes), uint64(bytes), gin.SignalInc(0)), "put to %d", p)
+		ok(c.Put(co, world, p, recv.Device(), uint64((half*n+me)*bytes), send.Device(), uint64(half*bytes), uint64(bytes), gin.SignalInc(world.Rank)), "put to %d", p)
 	}
-	ok(c.WaitSignal(co, 0, uint64((round+1)*n), 64, gin.FromTeam(world)), "wait for round %d", round)
+	for p := range world.Ranks {
+		ok(c.WaitSignal(co, p, uint64(round+1), 64, gin.FromPeer(world, p)), "wait for round %d of %d", round, p)
+	}
 	ok(c.Flush(co), "flush of round %d", round)
 	last := false
 	want := make([]byte, bytes)

@@ -29,6 +29,7 @@ const (
 	// memory that a rank which does not read (or a peer that floods) can take.
 	maxAheadFrames = 4096
 	maxAheadBytes  = 64 << 20
+	maxLeftBehind  = 64 // all-gathers that a rank that left may have contributed to on other ranks and not here
 
 	closeBound     = 500 * time.Millisecond // how long Close tries to hand out goodbyes
 	handshakeBound = 3 * time.Second        // how long an accepted stranger may hold a slot

@@ -70,6 +70,10 @@ type hop struct {
 	dribble  bool          // byte by byte
 	rnd      *rand.Rand    // of the reader
 	queue    chan piece    // bounded: a hop that is cut pushes back
+
+	mu   sync.Mutex
+	last time.Time     // something was given
+	gap  time.Duration // longest between two such times
 }
 
 type piece struct {
@@ -86,7 +90,7 @@ func newWire(t testing.TB, done <-chan struct{}, late time.Duration, dribble boo
 		w.ends[i], inner[i] = tcpPair(t)
 	}
 	for i := range w.hops {
-		h := &hop{w: w, src: inner[i], dst: inner[1-i], late: late, dribble: dribble, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)), queue: make(chan piece, 16)}
+		h := &hop{w: w, src: inner[i], dst: inner[1-i], late: late, dribble: dribble, rnd: rand.New(rand.NewPCG(rnd.Uint64(), 0)), queue: make(chan piece, 16), last: time.Now()}
 		w.hops[i] = h
 		w.wg.Go(h.take)
 		w.wg.Go(h.give)
@@ -131,6 +135,18 @@ func (h *hop) push(p piece) bool {
 	}
 }
 
+// gave notes that something was given, and returns the longest time without, until now.
+func (h *hop) gave(some bool) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	gap := max(h.gap, now.Sub(h.last))
+	if some {
+		h.gap, h.last = gap, now
+	}
+	return gap
+}
+
 // give writes to the destination. Once that is gone, what comes is dropped; the other hop tells the source.
 func (h *hop) give() {
 	gone := false
@@ -154,6 +170,7 @@ func (h *hop) give() {
 			h.dst.Close()
 		default:
 			gone = h.write(p.b) != nil
+			h.gave(true)
 		}
 	}
 }

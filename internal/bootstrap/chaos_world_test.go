@@ -40,6 +40,7 @@ type chaosWorld struct {
 	ranks []*chaosRank
 	wires map[[2]int]*wire // lower rank first: ends[0] is its end
 	begun time.Time
+	probe atomic.Int64   // longest that a goroutine waited for its turn, ns
 	done  chan struct{}  // closed when the world ends
 	wg    sync.WaitGroup // the ranks' own work
 	extra sync.WaitGroup // events that last
@@ -72,12 +73,13 @@ func newChaosWorld(t testing.TB, n int, late time.Duration, dribble bool, rnd *r
 			}
 		}
 	}
+	w.watch()
 	var wg sync.WaitGroup
 	for r, j := range joiners {
 		wg.Go(func() {
 			j.m.spawn(j.m.d.beat)
 			j.m.d.start()
-			if err := j.confirm(t.Context()); err != nil {
+			if err := j.confirm(t.Context()); err != nil && !w.starved() {
 				w.wrong("rank %d: confirm: %v", r, err)
 			}
 			w.ranks[r].OnLost(func(q int, cause error) { w.note("%d lost %d: %v", r, q, cause) })
@@ -87,6 +89,25 @@ func newChaosWorld(t testing.TB, n int, late time.Duration, dribble bool, rnd *r
 	w.begun = time.Now()
 	return w
 }
+
+// watch measures how late goroutines of this process get their turn.
+func (w *chaosWorld) watch() {
+	w.extra.Go(func() {
+		const every = 20 * time.Millisecond
+		for last := time.Now(); ; last = time.Now() {
+			t := time.NewTimer(every)
+			select {
+			case <-t.C:
+			case <-w.done:
+				t.Stop()
+				return
+			}
+			w.probe.Store(max(w.probe.Load(), int64(time.Since(last)-every)))
+		}
+	})
+}
+
+func (w *chaosWorld) starved() bool { return time.Duration(w.probe.Load()) > chaosStarved }
 
 func (w *chaosWorld) note(format string, a ...any) {
 	w.mu.Lock()

@@ -292,23 +292,20 @@ func (g *group) look(seq uint64, name string, mine Blob) (out []Blob, missing []
 	return out, nil, nil
 }
 
-// futile is why a round cannot succeed because of a rank that is gone. All learn of that and none succeeds later, so
-// nothing is sent: a rank that calls again and again does not run away from one that is slow.
+// futile is why a round cannot succeed on any rank, because of one that is gone; nothing is sent for it then, so that a
+// rank which calls again and again does not run away from one that is slow. All agree on who is lost. A rank that left may
+// have contributed to a few rounds more on its way to others, and those wait for us.
 func (g *group) futile(seq uint64, name string, mine Blob) error {
-	gone := false
 	g.mu.Lock()
-	for r := range g.peers {
-		p := &g.peers[r]
-		gone = gone || p.lost != nil || p.departed != nil && p.at(seq) == nil
-	}
+	gone := slices.ContainsFunc(g.peers, func(p peer) bool {
+		return p.lost != nil || p.departed != nil && seq >= p.next+maxLeftBehind
+	})
 	g.mu.Unlock()
 	if !gone {
 		return nil
 	}
 	_, _, err := g.look(seq, name, mine)
-	var lost *PeerLostError
-	var departed *DepartedError
-	if errors.As(err, &lost) || errors.As(err, &departed) {
+	if errors.As(err, new(*PeerLostError)) || errors.As(err, new(*DepartedError)) {
 		return err
 	}
 	return nil

@@ -73,29 +73,51 @@ func TestAheadIsBounded(t *testing.T) {
 	})
 }
 
-// When a rank is lost, calls fail by themselves: one rank may make them as fast as it likes, and another that is slow is
-// not run over.
+// When a rank is lost or has left, calls fail by themselves: one rank may make them as fast as it likes, and another that
+// is slow is not run over.
 func TestCallsAfterALoss(t *testing.T) {
-	both(t, 3, func(t *testing.T, gs []Group) {
-		Kill(gs[2])
-		var lost *PeerLostError
-		for _, g := range gs[:2] {
-			if _, err := g.AllGather(t.Context(), "x", Blob{}); !errors.As(err, &lost) {
-				t.Fatal(err)
+	for _, end := range []func(Group){Kill, func(g Group) { g.Close() }} {
+		both(t, 3, func(t *testing.T, gs []Group) {
+			gone := func(err error) bool {
+				var lost *PeerLostError
+				var left *DepartedError
+				return errors.As(err, &lost) && lost.Rank == 2 || errors.As(err, &left) && left.Rank == 2
 			}
-		}
-		for range 3 * maxAheadFrames {
-			if _, err := gs[0].AllGather(t.Context(), "x", Blob{}); !errors.As(err, &lost) || lost.Rank != 2 {
-				t.Fatal(err)
+			end(gs[2])
+			for range 3 * maxAheadFrames {
+				if _, err := gs[0].AllGather(t.Context(), "x", Blob{}); !gone(err) {
+					t.Fatal(err)
+				}
 			}
-		}
-		if _, err := gs[1].AllGather(t.Context(), "x", Blob{}); !errors.As(err, &lost) || lost.Rank != 2 {
-			t.Errorf("the slow rank: %v", err)
-		}
-		if a, b := gs[0].Epoch(), gs[1].Epoch(); a != 1 || b != 1 {
-			t.Errorf("epochs %d and %d, want 1", a, b)
-		}
-	})
+			for range 2 {
+				if _, err := gs[1].AllGather(t.Context(), "x", Blob{}); !gone(err) {
+					t.Errorf("the slow rank: %v", err)
+				}
+			}
+			if a, b := gs[0].Epoch(), gs[1].Epoch(); a != b || a > 1 {
+				t.Errorf("epochs %d and %d", a, b)
+			}
+		})
+	}
+}
+
+// A rank leaves when its contribution has reached one of two others. That one waits for the other, which cannot succeed,
+// and gets what there is of it.
+func TestLeavesInTheMiddle(t *testing.T) {
+	gs := makers["local"](t, 3)
+	defer closeGroups(gs)
+	if err := gs[1].(*group).deliver(0, contribution{name: "x", blob: Blob{Bytes: []byte("last")}}); err != nil {
+		t.Fatal(err)
+	}
+	gs[1].(*group).setDeparted(0, "")
+	gs[2].(*group).setDeparted(0, "")
+	var left *DepartedError
+	if _, err := gs[2].AllGather(t.Context(), "x", Blob{}); !errors.As(err, &left) || left.Rank != 0 {
+		t.Errorf("the one that it did not reach: %v", err)
+	}
+	if all, err := gs[1].AllGather(t.Context(), "x", Blob{}); err != nil || string(all[0].Bytes) != "last" {
+		t.Errorf("the one that it reached: %v", err)
+	}
 }
 
 // A rank that has stopped says nothing more, whatever it goes on to call: the others would take it for living.
