@@ -138,7 +138,10 @@ func childKilled(r *rank) {
 	if err := dc.Cause(); !errors.As(err, &cause) || cause.Peer != 2 || cause.Status != gin.PeerLost || !errors.Is(err, lost[2]) {
 		r.fail("cause is %v", err)
 	}
-	says(r, cause, "cause", "PeerLost", "rank 2", "without goodbye")
+	says(r, cause, "cause", "PeerLost", "rank 2")
+	if s := cause.Error(); !strings.Contains(s, "without goodbye") && !strings.Contains(s, "other ranks saw its end") {
+		r.fail("cause is %v: it does not say who saw what", cause) // its end was seen here, or others were sooner
+	}
 	says(r, r.Barrier(r.ctx), "host barrier", "rank 2 is lost")
 	_, err := r.Register(r.ctx, recv.Buffer())
 	says(r, err, "register", "rank 2 is lost")
