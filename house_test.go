@@ -25,6 +25,7 @@ var floors = []house.Floor{
 		{Path: "deploy", Program: true},
 		{Path: "docs", Program: true},
 		{Path: "tools", Program: true},
+		{Path: "compiler"},
 		{Path: "include"},
 	}},
 	{Number: 6, Folders: []house.Folder{
