@@ -8,11 +8,11 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// escape follows the address of a local variable. A value of level 0 holds the address itself, one of level n is
+// escape follows the address of a local variable, or of a block's shared memory. A value of level 0 holds the address itself, one of level n is
 // behind n pointers. Whatever might keep the address longer than the variable lives is an escape: device code has
 // nowhere to put such a variable.
 type escape struct {
-	home     *ssa.Alloc
+	home     ssa.Instruction
 	loops    map[*ssa.BasicBlock][]*ssa.BasicBlock // of home's function: blocks of the loop with that header
 	seen     map[leveled]bool
 	returned map[returnKey]bool
@@ -33,8 +33,11 @@ type returnKey struct {
 // maxLevel is how many pointers deep an address is followed.
 const maxLevel = 3
 
-// escapes says why a variable would need a heap, and where, "" when it would not.
-func (e *emitter) escapes(a *ssa.Alloc) (string, token.Pos) {
+// escapes says how the address that a makes could outlive it, and where; "" when it cannot.
+func escapes(a interface {
+	ssa.Value
+	ssa.Instruction
+}) (string, token.Pos) {
 	x := &escape{home: a, loops: loopsOf(a.Parent()), seen: map[leveled]bool{}, returned: map[returnKey]bool{}}
 	x.flow(a, 0)
 	return x.why, x.pos

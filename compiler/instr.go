@@ -113,7 +113,7 @@ func (e *emitter) ret(in *ssa.Return) {
 func (e *emitter) alloc(in *ssa.Alloc) {
 	t := in.Type().Underlying().(*types.Pointer).Elem()
 	e.memOf(t)
-	if why, pos := e.escapes(in); why != "" {
+	if why, pos := escapes(in); why != "" {
 		name := in.Comment
 		if name == "" || name == "complit" || name == "new" {
 			name = "a value"

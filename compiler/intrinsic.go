@@ -37,19 +37,23 @@ func intrinsicName(f *ssa.Function) string {
 }
 
 // vocabulary is the functions of package gpu that are instructions. Its others are compiled from their source.
-var vocabulary = map[string]func(*emitter, *ssa.Call, *ssa.Function) string{
-	"Load": (*emitter).orderedLoad, "Store": (*emitter).orderedStore, "Fence": (*emitter).fence,
-	"AtomicAdd": (*emitter).atomicAdd, "AtomicMax": (*emitter).atomicMax, "AtomicExch": (*emitter).atomicExch, "AtomicCAS": (*emitter).atomicCAS,
+var vocabulary map[string]func(*emitter, *ssa.Call, *ssa.Function) string
 
-	"Thread.Lane": (*emitter).lane, "Thread.Warp": (*emitter).warp, "Thread.Warps": (*emitter).warps, "Thread.Block": (*emitter).block,
-	"Thread.Blocks": (*emitter).blocks, "Thread.Index": (*emitter).threadIndex, "Thread.Threads": (*emitter).threads,
-	"Thread.SyncWarp": (*emitter).syncWarp, "Thread.SyncBlock": (*emitter).syncBlock, "Thread.Clock": (*emitter).clock,
-	"Thread.Idle": (*emitter).idle, "Thread.Relax": (*emitter).nothing, "Thread.Wake": (*emitter).nothing,
-	"ShflXor": (*emitter).shflXor, "ShflIdx": (*emitter).shflIdx, "Ballot": (*emitter).ballot, "Shared.Of": (*emitter).sharedOf,
+func init() { // sharedOf asks for the names itself, which a plain initialisation may not
+	vocabulary = map[string]func(*emitter, *ssa.Call, *ssa.Function) string{
+		"Load": (*emitter).orderedLoad, "Store": (*emitter).orderedStore, "Fence": (*emitter).fence,
+		"AtomicAdd": (*emitter).atomicAdd, "AtomicMax": (*emitter).atomicMax, "AtomicExch": (*emitter).atomicExch, "AtomicCAS": (*emitter).atomicCAS,
 
-	"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
-	"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
-	"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC,
+		"Thread.Lane": (*emitter).lane, "Thread.Warp": (*emitter).warp, "Thread.Warps": (*emitter).warps, "Thread.Block": (*emitter).block,
+		"Thread.Blocks": (*emitter).blocks, "Thread.Index": (*emitter).threadIndex, "Thread.Threads": (*emitter).threads,
+		"Thread.SyncWarp": (*emitter).syncWarp, "Thread.SyncBlock": (*emitter).syncBlock, "Thread.Clock": (*emitter).clock,
+		"Thread.Idle": (*emitter).idle, "Thread.Relax": (*emitter).nothing, "Thread.Wake": (*emitter).nothing,
+		"ShflXor": (*emitter).shflXor, "ShflIdx": (*emitter).shflIdx, "Ballot": (*emitter).ballot, "Shared.Of": (*emitter).sharedOf,
+
+		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
+		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
+		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC,
+	}
 }
 
 // intrinsic writes the instruction; "" when it has no value.

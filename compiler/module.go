@@ -140,7 +140,8 @@ func (m *module) text(kernels []entry) string {
 	b.WriteString("attributes #2 = { convergent nounwind }\nattributes #3 = { nounwind }\nattributes #4 = { cold noreturn nounwind }\n\n")
 	var notes []string
 	for _, k := range kernels {
-		notes = append(notes, m.md(`!{ptr @%s, !"kernel", i32 1, !"maxntidx", i32 %d}`, k.name, k.warps*32))
+		// One block of the most warps is to be resident; without that number ptxas aims at two of them, and spills.
+		notes = append(notes, m.md(`!{ptr @%s, !"kernel", i32 1, !"maxntidx", i32 %d, !"minctasm", i32 1}`, k.name, k.warps*32))
 	}
 	fmt.Fprintf(&b, "!nvvm.annotations = !{%s}\n", strings.Join(notes, ", "))
 	if m.opt.Debug {

@@ -93,6 +93,9 @@ func (e *emitter) sharedOf(in *ssa.Call, f *ssa.Function) string {
 		e.errorf(in.Pos(), "a gpu.Shared that is no package variable: declare it as var name gpu.Shared[T] in the package")
 		return "null"
 	}
+	if why, pos := escapes(in); why != "" {
+		e.errorf(in.Pos(), "the address of a gpu.Shared would leave the function: %s at %s; call Of where it is used, and pass the pointer down", why, e.position(pos))
+	}
 	n := e.shared[g]
 	if n == "" {
 		size := sizes.Sizeof(element(f))
