@@ -39,7 +39,7 @@ func goFile(pkg string, names []string, ptx bool) []byte {
 	} else {
 		fmt.Fprintf(&b, "import %q\n\n", gpuPath)
 	}
-	b.WriteString("// The kernels as launch takes them.\nvar (\n")
+	b.WriteString("//go:generate go run github.com/doorbell-net/doorbell/cmd/gpuc .\n\n// The kernels as launch takes them.\nvar (\n")
 	long := 0
 	for _, n := range names {
 		long = max(long, len(n))

@@ -111,9 +111,12 @@ func (l *loaded) check(ctx context.Context, dir string, found []*packages.Packag
 		return fmt.Errorf("gpuc: load %s: %w", strings.Join(roots, " "), err)
 	}
 	rep := newReporter(cfg.Fset, dir)
+	typed := slices.ContainsFunc(pkgs, func(p *packages.Package) bool { return slices.ContainsFunc(p.Errors, inSource) })
 	for _, p := range pkgs {
 		for _, e := range p.Errors {
-			rep.addAt(rep.short(parsePos(e.Pos)), nil, e.Msg)
+			if inSource(e) || !typed { // of what is wrong in a source, the go command tells again
+				rep.addAt(rep.short(parsePos(e.Pos)), nil, e.Msg)
+			}
 		}
 	}
 	if err := rep.err(); err != nil {
@@ -130,6 +133,10 @@ func (l *loaded) check(ctx context.Context, dir string, found []*packages.Packag
 		}
 	}
 	return nil
+}
+
+func inSource(e packages.Error) bool {
+	return e.Kind == packages.TypeError || e.Kind == packages.ParseError
 }
 
 // parsePos reads "file:line:col".

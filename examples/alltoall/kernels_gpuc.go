@@ -13,6 +13,8 @@ import (
 //go:embed kernels_gpuc.ptx
 var kernelsPTX string
 
+//go:generate go run github.com/doorbell-net/doorbell/cmd/gpuc .
+
 // The kernels as launch takes them.
 var (
 	AllToAllKernel = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX)
