@@ -67,10 +67,6 @@ func Compile(ctx context.Context, dir string, patterns []string, opt Options) ([
 	if err := opt.validate(); err != nil {
 		return nil, err
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, fmt.Errorf("gpuc: %w", err)
-	}
 	tools, err := findTools(ctx)
 	if err != nil {
 		return nil, err
@@ -97,6 +93,10 @@ type lowered struct {
 
 // lower is Compile up to LLVM's text: all that can be wrong with device code is found here.
 func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]lowered, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("gpuc: %w", err)
+	}
 	l, err := load(ctx, dir, patterns)
 	if err != nil {
 		return nil, err

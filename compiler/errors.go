@@ -16,6 +16,7 @@ type Error struct {
 	Pos   token.Position
 	Msg   string  // what it is, and what to write instead
 	Chain []Frame // how it was reached, innermost caller first; empty in a kernel itself
+	minor bool    // it follows from another one, if there is another on its line
 }
 
 // Frame is a call on the way from a kernel.
@@ -75,12 +76,32 @@ func (r *reporter) add(pos token.Pos, chain []Frame, format string, args ...any)
 func (r *reporter) addAt(pos token.Position, chain []Frame, msg string) {
 	if key := pos.String() + msg; !r.seen[key] {
 		r.seen[key] = true
-		r.errs = append(r.errs, Error{pos, msg, chain})
+		r.errs = append(r.errs, Error{Pos: pos, Msg: msg, Chain: chain})
+	}
+}
+
+// addMinor is add for what is not worth telling beside another error of its line.
+func (r *reporter) addMinor(pos token.Pos, chain []Frame, format string, args ...any) {
+	n := len(r.errs)
+	r.add(pos, chain, format, args...)
+	if len(r.errs) > n {
+		r.errs[n].minor = true
 	}
 }
 
 // err is what was collected, nil for nothing.
 func (r *reporter) err() error {
+	type line struct {
+		file string
+		n    int
+	}
+	major := map[line]bool{}
+	for _, e := range r.errs {
+		if !e.minor {
+			major[line{e.Pos.Filename, e.Pos.Line}] = true
+		}
+	}
+	r.errs = slices.DeleteFunc(r.errs, func(e Error) bool { return e.minor && major[line{e.Pos.Filename, e.Pos.Line}] })
 	if len(r.errs) == 0 {
 		return nil
 	}

@@ -141,6 +141,9 @@ func takes(b, s *ssa.BasicBlock) bool {
 
 // phi is written when all that goes into it has a name.
 func (e *emitter) phi(p *ssa.Phi) string {
+	if _, ok := p.Type().Underlying().(*types.Signature); ok {
+		return "" // its use is refused
+	}
 	var in []string
 	for i, v := range p.Edges {
 		if pred := p.Block().Preds[i]; e.live[pred] && takes(pred, p.Block()) {
@@ -154,12 +157,22 @@ func blockName(b *ssa.BasicBlock) string { return fmt.Sprintf("b%d", b.Index) }
 
 // errorf reports what is wrong at pos, and how the function was reached.
 func (e *emitter) errorf(pos token.Pos, format string, args ...any) {
+	e.add(e.placed(pos), e.chain(e.s), format, args...)
+}
+
+// minorf is errorf for what mostly follows from another error of its line.
+func (e *emitter) minorf(pos token.Pos, format string, args ...any) {
+	e.addMinor(e.placed(pos), e.chain(e.s), format, args...)
+}
+
+// placed is the first position that is one: pos, that of the instruction, the function's.
+func (e *emitter) placed(pos token.Pos) token.Pos {
 	for _, p := range []token.Pos{e.pos, e.f.Pos()} {
 		if !pos.IsValid() {
 			pos = p
 		}
 	}
-	e.add(pos, e.chain(e.s), format, args...)
+	return pos
 }
 
 // typeOf is valType, reported when there is none.
@@ -167,7 +180,7 @@ func (e *emitter) typeOf(t types.Type, pos token.Pos) string {
 	if v := valType(t); v != "" {
 		return v
 	}
-	e.errorf(pos, "a value of type %s in device code%s", t, insteadOfType(t))
+	e.minorf(pos, "a value of type %s in device code%s", t, insteadOfType(t))
 	return "i8"
 }
 
@@ -225,10 +238,10 @@ func (e *emitter) value(v ssa.Value) string {
 	case *ssa.Const:
 		return e.constant(v)
 	case *ssa.Global:
-		e.errorf(e.pos, "package variable %s in device code: use a constant, an argument, or a gpu.Shared", v.RelString(e.f.Package().Pkg))
+		e.minorf(e.pos, "package variable %s in device code: use a constant, an argument, or a gpu.Shared", v.RelString(e.f.Package().Pkg))
 		return "null"
 	case *ssa.Function:
-		e.errorf(e.pos, "function value %s in device code: call it, or pass it to a function that is called directly", v.Name())
+		e.minorf(e.pos, "function value %s in device code: call it, or pass it to a function that is called directly", v.Name())
 		return "null"
 	}
 	if v == e.byval {

@@ -18,7 +18,7 @@ func (e *emitter) instr(in ssa.Instruction) {
 		return // part of a panic's text, which is taken from the source
 	}
 	switch in := in.(type) {
-	case *ssa.DebugRef:
+	case *ssa.DebugRef, *ssa.RunDefers: // a defer itself is refused
 	case *ssa.Alloc:
 		e.alloc(in)
 	case *ssa.Phi:
@@ -283,7 +283,7 @@ func (e *emitter) refuse(in ssa.Instruction) {
 	switch in.(type) {
 	case *ssa.Go:
 		what = "a go statement in device code: launch more warps"
-	case *ssa.Defer, *ssa.RunDefers:
+	case *ssa.Defer:
 		what = "defer in device code: write the call where the function returns"
 	case *ssa.MakeMap, *ssa.MapUpdate, *ssa.Lookup:
 		what = "a map in device code: use an array, or memory behind a gpu.Ptr"
@@ -309,7 +309,11 @@ func (e *emitter) refuse(in ssa.Instruction) {
 		}
 		e.names[v] = "zeroinitializer"
 	}
-	e.errorf(pos, "%s", what)
+	if _, ok := in.(*ssa.MakeInterface); ok {
+		e.minorf(pos, "%s", what)
+	} else {
+		e.errorf(pos, "%s", what)
+	}
 }
 
 // insteadOfType says what to use for a type that device code cannot hold.

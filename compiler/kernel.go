@@ -3,6 +3,7 @@
 package compiler
 
 import (
+	"fmt"
 	"go/types"
 	"strconv"
 	"strings"
@@ -29,10 +30,6 @@ func (s *source) entries(r *reporter) []entry {
 	var all []entry
 	for _, m := range s.marks {
 		e := entry{name: m.name, fn: s.ssa.Func(m.name), warps: maxWarps}
-		if e.fn == nil {
-			r.addAt(r.short(m.line), nil, "kernel "+m.name+" is a method: make it a function func "+m.name+"(t gpu.Thread, a Args)")
-			continue
-		}
 		if m.opts != "" {
 			text, ok := strings.CutPrefix(m.opts, "warps=")
 			n, err := strconv.Atoi(text)
@@ -41,10 +38,6 @@ func (s *source) entries(r *reporter) []entry {
 				continue
 			}
 			e.warps = n
-		}
-		if why := signature(e.fn); why != "" {
-			r.add(e.fn.Pos(), nil, "kernel %s %s: a kernel is func %s(t gpu.Thread, a Args), Args a struct of fixed layout", m.name, why, m.name)
-			continue
 		}
 		args := e.fn.Signature.Params().At(1).Type()
 		if why := fixedLayout(args, args.String()); why != "" {
@@ -61,9 +54,22 @@ func (s *source) entries(r *reporter) []entry {
 	return all
 }
 
+// signatures checks what the generated file relies on.
+func (s *source) signatures(r *reporter, pkg *types.Package) {
+	for _, m := range s.marks {
+		f, ok := pkg.Scope().Lookup(m.name).(*types.Func)
+		why := "is a method"
+		if ok {
+			why = signature(f.Signature())
+		}
+		if why != "" {
+			r.addAt(r.short(m.line), nil, fmt.Sprintf("kernel %s %s: a kernel is func %s(t gpu.Thread, a Args), Args a struct of fixed layout", m.name, why, m.name))
+		}
+	}
+}
+
 // signature says what is wrong with a kernel's signature, "" for nothing.
-func signature(f *ssa.Function) string {
-	s := f.Signature
+func signature(s *types.Signature) string {
 	switch {
 	case s.TypeParams().Len() > 0:
 		return "has type parameters"

@@ -113,9 +113,16 @@ func (l *loaded) check(ctx context.Context, dir string, found []*packages.Packag
 	rep := newReporter(cfg.Fset, dir)
 	typed := slices.ContainsFunc(pkgs, func(p *packages.Package) bool { return slices.ContainsFunc(p.Errors, inSource) })
 	for _, p := range pkgs {
+		for _, s := range l.pkgs {
+			if s.path == p.PkgPath {
+				s.signatures(rep, p.Types)
+			}
+		}
 		for _, e := range p.Errors {
-			if inSource(e) || !typed { // of what is wrong in a source, the go command tells again
-				rep.addAt(rep.short(parsePos(e.Pos)), nil, e.Msg)
+			at := parsePos(e.Pos)
+			// Of what is wrong in a source, the go command tells again; of a signature, the generated file would.
+			if (inSource(e) || !typed) && filepath.Base(at.Filename) != GoFile {
+				rep.addAt(rep.short(at), nil, e.Msg)
 			}
 		}
 	}
