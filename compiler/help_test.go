@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -96,3 +97,5 @@ func lineOf(text, part string) int {
 	}
 	return 0
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }
