@@ -34,6 +34,7 @@ func TestConstructs(t *testing.T) {
 		{"Passed", 0, []string{`(?s)ld\.relaxed\.gpu\.global\.u32.*ld\.acquire\.sys\.global\.u32`}, nil},
 		{"Maths", 0, []string{`popc\.b32`, `clz\.b32`, `clz\.b64`, `sqrt\.rn\.f64`, `fma\.rn\.f64`, `shf\.l\.wrap\.b32|shl\.b32`}, []string{`fma\.rn\.f32`}},
 		{"Panics", 0, []string{`trap`}, []string{`call`}},
+		{"Chosen", 0, []string{`ld\.param`, `st\.global\.u32`, `add\.s32`}, []string{`\.local`}},
 		{"Checked", 0, []string{`div\.u32`}, []string{`trap`, `setp`}},
 		{"Bounded", 0, []string{`ld\.global\.v4\.u32`, `st\.global\.v4\.u32`, `\.maxntid 128, 1, 1`, `\.minnctapersm 1`}, nil},
 		{"OtherTarget", 0, []string{`ld\.global\.v4\.u32`, `st\.global\.v4\.u32`, `\.maxntid 1024, 1, 1`}, nil},

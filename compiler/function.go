@@ -49,11 +49,15 @@ func (m *module) function(s spec, k *entry) {
 	}
 	head := e.head(k)
 	e.live = reachable(s.fn)
+	e.spins()
 	for _, b := range s.fn.DomPreorder() { // definitions before uses, but for phis
 		if !e.live[b] {
 			continue
 		}
 		e.start(blockName(b))
+		if b.Index == 0 && k != nil && passedOn(e.byval) {
+			e.names[e.byval] = e.load("%args", e.byval.Type(), 8)
+		}
 		for _, in := range b.Instrs {
 			e.at(in.Pos())
 			e.instr(in)
@@ -101,6 +105,18 @@ func (e *emitter) head(k *entry) string {
 		e.names[v] = n
 	}
 	return fmt.Sprintf("define internal %s %s(%s) #0%s", e.typeOf(e.f.Signature.Results(), e.f.Pos()), e.units[e.s].name, strings.Join(params, ", "), tail)
+}
+
+// passedOn says whether a kernel's arguments are used as one value, and not only field by field or from their variable.
+func passedOn(args ssa.Value) bool {
+	for _, r := range *args.Referrers() {
+		switch r.(type) {
+		case *ssa.Field, *ssa.Store, *ssa.DebugRef:
+		default:
+			return true
+		}
+	}
+	return false
 }
 
 // reachable is the blocks that run, constants decided: code for another target is not device code.
@@ -243,9 +259,6 @@ func (e *emitter) value(v ssa.Value) string {
 	case *ssa.Function:
 		e.minorf(e.pos, "function value %s in device code: call it, or pass it to a function that is called directly", v.Name())
 		return "null"
-	}
-	if v == e.byval {
-		return e.load("%args", v.Type(), 8)
 	}
 	n := fmt.Sprintf("%%%s", v.Name()) // a phi before its turn, or a value whose making was refused
 	e.names[v] = n

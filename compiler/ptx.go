@@ -29,7 +29,7 @@ func tidy(path, text string) string {
 var (
 	external = regexp.MustCompile(`(?m)^\s*\.extern \.func\s+(?:\([^)]*\)\s*)?([\w.$]+)`)
 	depot    = regexp.MustCompile(`\.local [^;]*__local_depot\d+\[(\d+)\];`)
-	operator = regexp.MustCompile(`(?m)^\t(?:@!?%p\d+ )?[a-z][\w.:]*\s`)
+	operator = regexp.MustCompile(`(?m)^\t(?:@!?%p\d+ )?[a-z][\w.:]*[\s;]`)
 )
 
 // inspect refuses PTX that is not what was meant, and counts.

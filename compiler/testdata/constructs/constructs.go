@@ -185,3 +185,16 @@ func OtherTarget(t gpu.Thread, a Args) {
 	gpu.CopyWarp(t, gpu.Cast[byte](a.Out), gpu.Cast[byte](a.In), a.Wide)
 	gpu.CopyThread(gpu.Cast[byte](a.Out), gpu.Cast[byte](a.In), a.Wide)
 }
+
+//gpu:kernel
+func Chosen(t gpu.Thread, a Args) {
+	b := a
+	if a.N > 2 {
+		b = other(a)
+	}
+	pick(b)
+}
+
+func other(a Args) Args { return Args{Out: a.In, N: a.N + 5} }
+
+func pick(a Args) { a.Out.Store(uint32(a.N)) }

@@ -153,3 +153,24 @@ func Text(t gpu.Thread, a struct{ S string }) { // want: S is a string, which de
 //gpu:kernel warps=33 // want: kernel option "warps=33 // want
 func Warps(t gpu.Thread, a Args) {
 }
+
+//gpu:kernel
+func Spins(t gpu.Thread, a Args) {
+	for a.Out.Load() == 0 { // want: a loop that waits by a plain load
+	}
+	word := a.Out.Raw()
+	for *word < 5 { // want: a loop that waits by a plain load
+		if *word == 3 {
+			break
+		}
+	}
+	n := 0
+	for a.Out.At(1).Load() == 0 { // it counts: what it reads may change between its rounds
+		n++
+	}
+	for a.Out.At(2).Load() == 0 && t.Clock() > 5 {
+	}
+	for a.N > 0 { // waits for nobody
+	}
+	a.Out.Store(uint32(n))
+}
