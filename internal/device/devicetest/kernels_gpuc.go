@@ -22,6 +22,7 @@ var (
 	FillKernel   = gpu.NewKernel("Fill", Fill, kernelsPTX)
 	GateKernel   = gpu.NewKernel("Gate", Gate, kernelsPTX)
 	MeetKernel   = gpu.NewKernel("Meet", Meet, kernelsPTX)
+	PairKernel   = gpu.NewKernel("Pair", Pair, kernelsPTX)
 	RoundsKernel = gpu.NewKernel("Rounds", Rounds, kernelsPTX)
 	StepKernel   = gpu.NewKernel("Step", Step, kernelsPTX)
 )

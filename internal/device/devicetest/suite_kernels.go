@@ -103,6 +103,25 @@ func Step(t gpu.Thread, a StepArgs) {
 	a.Cell.Store(a.From + 1)
 }
 
+// PairArgs are Pair's. Patience is in nanoseconds.
+type PairArgs struct {
+	Mine, Theirs, Late gpu.Ptr[uint32]
+	Patience           uint64
+}
+
+// Pair waits until each block of its own grid and of another one, of as many blocks, has come.
+//
+//gpu:kernel
+func Pair(t gpu.Thread, a PairArgs) {
+	if t.Index() != 0 {
+		return
+	}
+	gpu.AtomicAdd(a.Mine, 1, gpu.AcqRel, gpu.ScopeGPU)
+	if !await(t, a.Mine, uint32(t.Blocks()), a.Patience) || !await(t, a.Theirs, uint32(t.Blocks()), a.Patience) {
+		gpu.AtomicAdd(a.Late, 1, gpu.Relaxed, gpu.ScopeGPU)
+	}
+}
+
 // GateArgs are Gate's. Patience is in nanoseconds.
 type GateArgs struct {
 	Open, Late gpu.Ptr[uint32]
