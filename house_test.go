@@ -25,6 +25,7 @@ var floors = []house.Floor{
 		{Path: "deploy", Program: true},
 		{Path: "docs", Program: true},
 		{Path: "tools", Program: true},
+		{Path: "compiler"},
 		{Path: "include"},
 	}},
 	{Number: 6, Folders: []house.Folder{
@@ -88,7 +89,7 @@ var device = []house.DeviceRule{
 	{
 		Name:    "gpu",
 		Match:   func(p string) bool { return strings.HasPrefix(p, "gpu/") },
-		Allowed: []string{"math", "math/bits", "runtime", "sync", "sync/atomic", "time", "unsafe", "./internal/num", "./internal/sys"},
+		Allowed: []string{"math", "math/bits", "runtime", "slices", "sync", "sync/atomic", "time", "unsafe", "./internal/num", "./internal/sys"},
 	},
 	{
 		Name:    "gin",
@@ -136,6 +137,9 @@ func TestHouse(t *testing.T) {
 		{"floors", func(t *house.Tree) []house.Finding { return house.CheckFloors(t, floors) }},
 		{"imports", func(t *house.Tree) []house.Finding { return house.CheckImports(t, library, foreign) }},
 		{"http", func(t *house.Tree) []house.Finding { return house.CheckForbidden(t, library, "net/http") }},
+		{"purego", func(t *house.Tree) []house.Finding {
+			return house.CheckForbidden(t, func(dir string) bool { return dir != "internal/sys/ffi" }, "github.com/ebitengine/purego")
+		}},
 		{"cgo", func(t *house.Tree) []house.Finding { return house.CheckForbidden(t, pure, "C") }},
 		{"device", func(t *house.Tree) []house.Finding { return house.CheckDevice(t, device) }},
 		{"kernels", house.CheckKernels},

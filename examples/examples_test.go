@@ -158,7 +158,7 @@ func build(t *testing.T, x example, broken bool) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"main.go", "kernels_gpuc.go"} {
+	for _, name := range []string{"main.go", "kernels_gpuc.go", "kernels_gpuc.ptx"} {
 		text := string(read(t, filepath.Join(x.name, name)))
 		if broken && name == "main.go" {
 			if strings.Count(text, x.right) != 1 {

@@ -108,14 +108,14 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Pt
 	d.Encode(&w, phase)
 	p := q.Slots.At(slot * abi.DescWords)
 	// No order among the words: each has its phase bit.
-	gpu.Store(p, w[0], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(1), w[1], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(2), w[2], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(3), w[3], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(4), w[4], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(5), w[5], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(6), w[6], gpu.Release, gpu.ScopeSys)
-	gpu.Store(p.At(7), w[7], gpu.Release, gpu.ScopeSys)
+	gpu.Store(p, w[0], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(1), w[1], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(2), w[2], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(3), w[3], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(4), w[4], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(5), w[5], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(6), w[6], gpu.Phased, gpu.ScopeSys)
+	gpu.Store(p.At(7), w[7], gpu.Phased, gpu.ScopeSys)
 	gpu.Store(q.Hint, uint32(ticket+1), gpu.Relaxed, gpu.ScopeSys)
 	if gpu.WarpSize == 1 && gpu.Load(c.dc.Asleep, gpu.Relaxed, gpu.ScopeSys) != 0 {
 		t.Wake(c.dc.Asleep)
@@ -182,6 +182,6 @@ func storeCell(cell gpu.Ptr[uint64], from gpu.Ptr[byte], bytes, phase uint64) {
 	for i := range words {
 		at := uint64(i) * abi.CellWordPayload
 		v := loadBytes(from.Byte(at), min(bytes-at, abi.CellWordPayload))
-		gpu.Store(cell.At(i), v|phase, gpu.Release, gpu.ScopeSys)
+		gpu.Store(cell.At(i), v|phase, gpu.Phased, gpu.ScopeSys)
 	}
 }

@@ -2,32 +2,62 @@
 
 package gpu
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Kernel binds a Go function and its PTX. A is the kernel's struct of arguments, of fixed layout.
 //
 // The values are made by the compiler, in a file beside the kernels, one line each.
 type Kernel[A any] struct {
-	name string
+	code *Code
 	fn   func(Thread, A)
-	ptx  string
 	pool *sync.Pool
+}
+
+// Code is a kernel as a GPU runs it. There is one for each call of NewKernel, so that a device knows it by its address.
+type Code struct {
+	Name string // of the kernel: its entry in PTX, and in messages
+	PTX  string // the module that it is part of; empty for a kernel that was not compiled
 }
 
 // NewKernel is called by generated code. ptx is empty for a kernel that was not compiled: it runs on the software
 // device only.
 func NewKernel[A any](name string, fn func(Thread, A), ptx string) Kernel[A] {
-	k := Kernel[A]{name: name, fn: fn, ptx: ptx, pool: new(sync.Pool)}
-	pool := k.pool
-	k.pool.New = func() any { return &bound[A]{name: name, fn: fn, pool: pool} }
+	k := Kernel[A]{code: &Code{name, ptx}, fn: fn, pool: new(sync.Pool)}
+	code, pool := k.code, k.pool
+	k.pool.New = func() any { return &bound[A]{code: code, fn: fn, pool: pool} }
+	if ptx != "" {
+		codes.Lock()
+		codes.all = append(codes.all, code)
+		codes.Unlock()
+	}
 	return k
 }
 
+var codes struct {
+	sync.Mutex
+	all []*Code
+}
+
+// Codes lists the kernels of this program that have PTX, in the order in which they were made: package variables are
+// there before main starts. A device that has to load code does so before anything runs on it: later, the load may wait
+// for a kernel that waits for another.
+func Codes() []*Code {
+	codes.Lock()
+	defer codes.Unlock()
+	return slices.Clone(codes.all)
+}
+
 // Name is the kernel's name in its PTX and in messages.
-func (k Kernel[A]) Name() string { return k.name }
+func (k Kernel[A]) Name() string { return k.code.Name }
 
 // PTX is the kernel's PTX module, empty if there is none.
-func (k Kernel[A]) PTX() string { return k.ptx }
+func (k Kernel[A]) PTX() string { return k.code.PTX }
+
+// Code is the kernel as a GPU runs it.
+func (k Kernel[A]) Code() *Code { return k.code }
 
 // Bind copies the arguments for one launch. The result is used once: the device releases it when the launch ends.
 func (k Kernel[A]) Bind(args A) Call {
@@ -40,6 +70,10 @@ func (k Kernel[A]) Bind(args A) Call {
 type Call interface {
 	// Name is the kernel's name.
 	Name() string
+	// Code is the kernel as a GPU runs it.
+	Code() *Code
+	// Args are the bytes of the struct of arguments, in Go's layout. They stay in place until Release.
+	Args() []byte
 	// Run runs one thread.
 	Run(Thread)
 	// Release gives the arguments back. Nothing of the call may be used afterwards.
@@ -47,13 +81,15 @@ type Call interface {
 }
 
 type bound[A any] struct {
-	name string
+	code *Code
 	fn   func(Thread, A)
 	args A
 	pool *sync.Pool
 }
 
-func (b *bound[A]) Name() string { return b.name }
+func (b *bound[A]) Name() string { return b.code.Name }
+func (b *bound[A]) Code() *Code  { return b.code }
+func (b *bound[A]) Args() []byte { return bytesOf(&b.args) }
 func (b *bound[A]) Run(t Thread) { b.fn(t, b.args) }
 func (b *bound[A]) Release() {
 	var none A

@@ -52,3 +52,4 @@ func to32[T Word](v T) uint32           { return *(*uint32)(unsafe.Pointer(&v)) 
 func to64[T Word](v T) uint64           { return *(*uint64)(unsafe.Pointer(&v)) }
 func is64[T Word]() bool                { return unsafe.Sizeof(*new(T)) == 8 }
 func bytesAt(p Ptr[byte], n int) []byte { return unsafe.Slice((*byte)(p.p), n) }
+func bytesOf[T any](p *T) []byte        { return unsafe.Slice((*byte)(unsafe.Pointer(p)), unsafe.Sizeof(*p)) }

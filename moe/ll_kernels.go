@@ -188,7 +188,7 @@ func LLCount(t gpu.Thread, a LL) {
 
 // LLSend sends each token to its experts, a warp each, and each expert's count behind the last message to it.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func LLSend(t gpu.Thread, a LL) {
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	for e := warp; e < a.Experts; e += warps {
@@ -269,7 +269,7 @@ func (a *LL) sendCount(t gpu.Thread, e int32, n uint32) {
 
 // LLReceive waits for what each rank sent to each local expert, a warp each, and packs the rows of an expert together.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func LLReceive(t gpu.Thread, a LL) {
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	first := a.first(a.DC.Rank)
@@ -368,7 +368,7 @@ func (a *LL) names(msg gpu.Ptr[byte], e int32) (n int32) {
 // LLReturn sends the experts' outputs back to where their tokens came from, a warp for each local expert and rank, and
 // says behind them that the expert has answered.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func LLReturn(t gpu.Thread, a LL) {
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	first := a.first(a.DC.Rank)
@@ -416,7 +416,7 @@ func LLReturn(t gpu.Thread, a LL) {
 // In float32, selections in order: round(w*v), then round(acc+p), at the end to BF16; nothing is fused, so that each
 // device gives the same bits.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func LLCombine(t gpu.Thread, a LL) {
 	for e := range a.Experts {
 		rank := a.owner(e)

@@ -38,7 +38,7 @@ type Exchange struct {
 // PingPong sends Bytes there and back Iters times; the lower rank begins. One thread; put and signal are one
 // operation. A sample is the mean of Every round trips: a look at the clock takes as long as a line's way.
 //
-//gpu:kernel
+//gpu:kernel warps=1
 func PingPong(t gpu.Thread, a Exchange) {
 	r := a.Result.Raw()
 	c := gin.Open(&a.DC, 0)
@@ -97,7 +97,7 @@ type BandwidthArgs struct {
 // Bandwidth sends Batch puts of Bytes an iteration from the lower rank, whose samples are from the first put to the
 // answer that all have arrived.
 //
-//gpu:kernel
+//gpu:kernel warps=1
 func Bandwidth(t gpu.Thread, a BandwidthArgs) {
 	r := a.X.Result.Raw()
 	c := gin.Open(&a.X.DC, 0)

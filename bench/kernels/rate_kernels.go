@@ -26,7 +26,7 @@ type RateArgs struct {
 // the signal that covers each group, and compares each word when its group is there. The last word of the window
 // carries how many there were.
 //
-//gpu:kernel
+//gpu:kernel warps=1
 func Rate(t gpu.Thread, a RateArgs) {
 	r := a.X.Result.Raw()
 	c := gin.Open(&a.X.DC, 0)

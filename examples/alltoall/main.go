@@ -45,7 +45,7 @@ func rank(ctx context.Context, c *doorbell.Comm) error {
 	for i := range half {
 		buf.Bytes()[i] = byte(17*c.Rank() + i%251)
 	}
-	if err := errors.Join(doorbell.Launch(st, Kernel, grid, Args{dc.Device(), win.Device()}), st.Wait(ctx)); err != nil {
+	if err := errors.Join(doorbell.Launch(st, AllToAllKernel, grid, Args{dc.Device(), win.Device()}), st.Wait(ctx)); err != nil {
 		return err
 	}
 	for i, b := range buf.Bytes()[half:] {

@@ -50,7 +50,7 @@ func rank(ctx context.Context, c *doorbell.Comm) error {
 		return err
 	}
 	st, args := c.Stream(), Args{dc.Device(), win.Device()}
-	if err := errors.Join(doorbell.Launch(st, Kernel, doorbell.Grid{Blocks: 1, Warps: 1}, args), st.Wait(ctx)); err != nil {
+	if err := errors.Join(doorbell.Launch(st, PingPongKernel, doorbell.Grid{Blocks: 1, Warps: 1}, args), st.Wait(ctx)); err != nil {
 		return err
 	}
 	_, err := fmt.Printf("rank %d of %d: %d messages received, all right\n", c.Rank(), c.Size(), rounds)

@@ -16,25 +16,53 @@ import (
 type Device interface {
 	// Name is "soft" or "cuda".
 	Name() string
-	// Alloc takes zeroed memory, aligned to 4,096 bytes. An error wraps ErrOutOfMemory when there is not enough.
+	// Powers says what this device is and can.
+	Powers() Powers
+	// Alloc takes zeroed memory of the device, aligned to 4,096 bytes. An error wraps ErrOutOfMemory when there is not
+	// enough, and ErrBusy when taking it would wait for a kernel.
 	Alloc(bytes int) (Memory, error)
+	// AllocHost takes zeroed memory of the host that kernels reach at the same address, aligned to 4,096 bytes: for words
+	// that the host polls or writes while a kernel runs. Its errors are Alloc's. No kernel may do an atomic there: a GPU's
+	// is none against the host's.
+	AllocHost(bytes int) (Memory, error)
 	// Import maps memory of another rank by its handle. The handle's descriptor stays the caller's.
 	Import(h Handle) (Memory, error)
 	// NewStream makes a stream. Close it before the device.
 	NewStream() Stream
-	// MaxCooperativeWarps is the size of the largest grid whose blocks are all resident at once.
+	// MaxCooperativeWarps is what a grid of any kernel whose blocks are all resident at once has at most, in warps. One
+	// kernel may get less: CooperativeBlocks says it.
 	MaxCooperativeWarps() int
-	// SetProgress names what a waiting device thread calls to move data; it returns true when it moved some. nil
-	// for nothing. It is called from many threads at once and never blocks.
+	// CooperativeBlocks is how many blocks of so many warps of a kernel are resident at once, at most: its registers and
+	// its block memory count.
+	CooperativeBlocks(k *gpu.Code, warps int) (int, error)
+	// SetProgress names what whoever waits here calls to move data: device threads where they are the CPU's, else host
+	// threads that wait for a stream. It returns true when it moved some. nil for nothing. It is called from many threads at
+	// once and never blocks.
 	SetProgress(f func() bool)
 	// Close ends the device. Memory and streams must be gone.
 	Close() error
+}
+
+// Powers is what a device is and can.
+type Powers struct {
+	// Lanes is how many threads a warp has.
+	Lanes int
+	// HostView says that Bytes of Alloc's memory is not nil.
+	HostView bool
+	// Confined says that a kernel that fails ends its stream and nothing else. Otherwise it ends the device: each later
+	// call of all ranks on that GPU in this process returns the failure, until they have all closed it.
+	Confined bool
 }
 
 // Memory is a piece of device memory, of this rank or mapped from another one.
 type Memory interface {
 	// Bytes is the host's view, nil where the host cannot reach it.
 	Bytes() []byte
+	// Write copies src to offset off and returns when it is there. Read copies from offset off into dst. Both run beside
+	// kernels and wait for none; against one that uses the same bytes they are unordered. They are for setting up and
+	// looking, not for the hot path: Stream.Copy is.
+	Write(off int, src []byte) error
+	Read(off int, dst []byte) error
 	// Ptr is the device's view.
 	Ptr() gpu.Ptr[byte]
 	// Handle is how another rank maps it. Valid until Free.
@@ -79,8 +107,17 @@ func (g Grid) Validate(maxCooperative int) error {
 // Stream runs its launches one after another.
 type Stream interface {
 	// Launch queues a kernel and returns. It takes over the call also when it fails. After a kernel failed, each
-	// later launch returns that failure.
+	// later launch returns that failure. The error wraps ErrBusy when the kernel's code would have to be loaded first, which
+	// waits for kernels that run.
 	Launch(c gpu.Call, g Grid) error
+	// Copy queues a copy between memory of this device, of AllocHost, and of other ranks that was imported. On a GPU a copy
+	// engine does it, so that one on a stream without kernels runs beside kernels of others. The two may not overlap.
+	Copy(dst, src gpu.Ptr[byte], bytes int) error
+	// Fill queues a store of one byte to all of them. On a GPU it may need room for threads, and wait for it.
+	Fill(dst gpu.Ptr[byte], value byte, bytes int) error
+	// Store queues the store of an aligned word. Who reads it, on host or device, with an acquire load of system scope sees
+	// all that was queued before.
+	Store(at gpu.Ptr[uint64], value uint64) error
 	// Record is an event that is done when all that was queued so far is.
 	Record() Event
 	// WaitEvent makes later launches wait for the event, which may be of another stream of the same device.
@@ -99,18 +136,44 @@ type Event interface {
 	Wait(ctx context.Context) error
 }
 
-// ErrOutOfMemory is what Alloc's error wraps when there is not enough memory.
-var ErrOutOfMemory = errors.New("out of memory")
+// Errors that others wrap.
+var (
+	// ErrOutOfMemory: there is not enough memory.
+	ErrOutOfMemory = errors.New("out of memory")
+	// ErrBusy: a kernel runs that this would wait for, and that may wait for what the caller does next. Call again when the
+	// streams of this process's ranks are idle.
+	ErrBusy = errors.New("a kernel is running")
+	// ErrNotAvailable: there is no such device here.
+	ErrNotAvailable = errors.New("device not available")
+)
+
+// Span checks that [off, off+n) lies in memory of size bytes, for Memory's Write and Read.
+func Span(what string, off, n, size int) error {
+	if off < 0 || n < 0 || off > size || n > size-off {
+		return fmt.Errorf("%s: %d bytes at offset %d asked for, the memory has %d", what, n, off, size)
+	}
+	return nil
+}
 
 // KernelError is a kernel that failed: it panicked, or broke the device's rules.
 type KernelError struct {
+	// Kernel is its name. Where the device does not say which of the kernels under way it was, all of them, with commas.
 	Kernel      string
-	Block, Warp int32
+	Block, Warp int32 // -1 where the device does not say
 	Value       any
 	Stack       string // of the failing thread; printed by %+v
 }
 
+// Unwrap is the Value, if it is an error.
+func (e *KernelError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
 func (e *KernelError) Error() string {
+	if e.Block < 0 {
+		return fmt.Sprintf("kernel %s failed: %v", e.Kernel, e.Value)
+	}
 	return fmt.Sprintf("kernel %s failed in block %d, warp %d: %v", e.Kernel, e.Block, e.Warp, e.Value)
 }
 

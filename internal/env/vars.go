@@ -52,5 +52,6 @@ var LaunchGuard = stringVar("DOORBELL_LAUNCH_GUARD", "", "a launch id", "set by 
 // Tests and benchmarks.
 var (
 	Long = boolVar("DOORBELL_LONG", "0", "run the long tests too")
+	GPUs = boolVar("DOORBELL_CUDA_TEST", "0", "run the tests that need an NVIDIA GPU too")
 	Seed = uint64Var("DOORBELL_SEED", "", "seed of whatever is random in tests and benchmarks; not set: from the clock, and printed")
 )

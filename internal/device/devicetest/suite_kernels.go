@@ -11,6 +11,8 @@ type CountArgs struct {
 }
 
 // Count counts how often each warp runs, and the threads that see another shape than was launched.
+//
+//gpu:kernel
 func Count(t gpu.Thread, a CountArgs) {
 	good := t.Blocks() == a.Blocks && t.Warps() == a.Warps && t.Block() >= 0 && t.Block() < a.Blocks && t.Warp() >= 0 && t.Warp() < a.Warps &&
 		t.Threads() == a.Warps*gpu.WarpSize && t.Index() == t.Warp()*gpu.WarpSize+t.Lane()
@@ -28,6 +30,8 @@ type MeetArgs struct {
 }
 
 // Meet has each block wait for all others; those that wait in vain add to Late.
+//
+//gpu:kernel
 func Meet(t gpu.Thread, a MeetArgs) {
 	if t.Index() != 0 {
 		return
@@ -62,6 +66,8 @@ var cells gpu.Shared[[32]uint32]
 
 // Rounds has each warp write a cell of its block, and read its neighbour's after the barrier. What it reads must be of
 // this block and this round.
+//
+//gpu:kernel
 func Rounds(t gpu.Thread, a RoundArgs) {
 	c := cells.Of(t)
 	next := (t.Warp() + 1) % t.Warps()
@@ -85,6 +91,8 @@ type StepArgs struct {
 }
 
 // Step raises a plain word by one, which must be From. Only the order of launches makes that so.
+//
+//gpu:kernel
 func Step(t gpu.Thread, a StepArgs) {
 	if t.Index() != 0 {
 		return
@@ -95,6 +103,25 @@ func Step(t gpu.Thread, a StepArgs) {
 	a.Cell.Store(a.From + 1)
 }
 
+// PairArgs are Pair's. Patience is in nanoseconds.
+type PairArgs struct {
+	Mine, Theirs, Late gpu.Ptr[uint32]
+	Patience           uint64
+}
+
+// Pair waits until each block of its own grid and of another one, of as many blocks, has come.
+//
+//gpu:kernel
+func Pair(t gpu.Thread, a PairArgs) {
+	if t.Index() != 0 {
+		return
+	}
+	gpu.AtomicAdd(a.Mine, 1, gpu.AcqRel, gpu.ScopeGPU)
+	if !await(t, a.Mine, uint32(t.Blocks()), a.Patience) || !await(t, a.Theirs, uint32(t.Blocks()), a.Patience) {
+		gpu.AtomicAdd(a.Late, 1, gpu.Relaxed, gpu.ScopeGPU)
+	}
+}
+
 // GateArgs are Gate's. Patience is in nanoseconds.
 type GateArgs struct {
 	Open, Late gpu.Ptr[uint32]
@@ -102,6 +129,8 @@ type GateArgs struct {
 }
 
 // Gate holds its stream until the host opens it.
+//
+//gpu:kernel
 func Gate(t gpu.Thread, a GateArgs) {
 	if t.Index() == 0 && !await(t, a.Open, 1, a.Patience) {
 		gpu.AtomicAdd(a.Late, 1, gpu.Relaxed, gpu.ScopeGPU)
@@ -115,6 +144,8 @@ type FailArgs struct {
 }
 
 // Fail has one warp fail while the rest of its block waits for it at a barrier.
+//
+//gpu:kernel
 func Fail(t gpu.Thread, a FailArgs) {
 	if t.Block() != a.Block {
 		return
@@ -134,6 +165,8 @@ type FillArgs struct {
 }
 
 // Fill writes a byte to each of Bytes.
+//
+//gpu:kernel
 func Fill(t gpu.Thread, a FillArgs) {
 	for i := uint64(t.Block()*t.Threads() + t.Index()); i < a.Bytes; i += uint64(t.Blocks() * t.Threads()) {
 		a.To.Byte(i).Store(byte(a.Value))

@@ -59,6 +59,19 @@ func New(o Options) *Device {
 func (d *Device) Name() string             { return "soft" }
 func (d *Device) MaxCooperativeWarps() int { return d.opt.MaxWarps }
 
+// Powers is device.Device's.
+func (d *Device) Powers() device.Powers {
+	return device.Powers{Lanes: gpu.WarpSize, HostView: true, Confined: true}
+}
+
+// CooperativeBlocks is device.Device's. Goroutines need no registers: each kernel gets the same.
+func (d *Device) CooperativeBlocks(_ *gpu.Code, warps int) (int, error) {
+	if warps < 1 || warps > device.MaxWarpsPerBlock {
+		return 0, fmt.Errorf("cooperative blocks: %d warps per block asked for, 1 to %d are accepted", warps, device.MaxWarpsPerBlock)
+	}
+	return d.opt.MaxWarps / warps, nil
+}
+
 func (d *Device) SetProgress(f func() bool) {
 	if f == nil {
 		d.progress.Store(nil)

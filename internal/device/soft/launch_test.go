@@ -272,6 +272,8 @@ func TestLaunchAllocs(t *testing.T) {
 type countCall struct{ ended *atomic.Int64 }
 
 func (c *countCall) Name() string     { return "count" }
+func (c *countCall) Code() *gpu.Code  { return nil }
+func (c *countCall) Args() []byte     { return nil }
 func (c *countCall) Run(t gpu.Thread) { t.SyncBlock() }
 func (c *countCall) Release()         { c.ended.Add(1) }
 

@@ -35,6 +35,22 @@ type memory struct {
 func (m *memory) Bytes() []byte      { return m.bytes }
 func (m *memory) Ptr() gpu.Ptr[byte] { return gpu.PtrOf(m.bytes) }
 
+func (m *memory) Write(off int, src []byte) error {
+	err := device.Span("write memory", off, len(src), len(m.bytes))
+	if err == nil {
+		copy(m.bytes[off:], src)
+	}
+	return err
+}
+
+func (m *memory) Read(off int, dst []byte) error {
+	err := device.Span("read memory", off, len(dst), len(m.bytes))
+	if err == nil {
+		copy(dst, m.bytes[off:])
+	}
+	return err
+}
+
 func (m *memory) Handle() device.Handle {
 	h := device.Handle{FD: m.fd, Bytes: len(m.bytes)}
 	if m.fd < 0 {
@@ -78,6 +94,9 @@ func (d *Device) Alloc(bytes int) (device.Memory, error) {
 	d.live.Add(1)
 	return m, nil
 }
+
+// AllocHost is Alloc: all memory is the host's.
+func (d *Device) AllocHost(bytes int) (device.Memory, error) { return d.Alloc(bytes) }
 
 func (d *Device) Import(h device.Handle) (device.Memory, error) {
 	if m, ok := h.Local.(*memory); ok {

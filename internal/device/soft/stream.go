@@ -15,10 +15,11 @@ import (
 
 var errStreamClosed = errors.New("launch: the stream is closed")
 
-// item is what a stream does: run a grid, or wait for a point of a stream.
+// item is what a stream does: run a grid, move data, or wait for a point of a stream.
 type item struct {
 	call  gpu.Call
 	grid  device.Grid
+	move  func()
 	event *event
 }
 
@@ -63,6 +64,31 @@ func (s *stream) Launch(c gpu.Call, g device.Grid) error {
 		c.Release()
 	}
 	return err
+}
+
+func (s *stream) Copy(dst, src gpu.Ptr[byte], bytes int) error {
+	if bytes < 0 {
+		return fmt.Errorf("copy: %d bytes asked for, 0 or more are accepted", bytes)
+	}
+	return s.push(item{move: func() { copy(gpu.Slice(dst, bytes), gpu.Slice(src, bytes)) }})
+}
+
+func (s *stream) Fill(dst gpu.Ptr[byte], value byte, bytes int) error {
+	if bytes < 0 {
+		return fmt.Errorf("fill: %d bytes asked for, 0 or more are accepted", bytes)
+	}
+	return s.push(item{move: func() {
+		for i := range gpu.Slice(dst, bytes) {
+			gpu.Slice(dst, bytes)[i] = value
+		}
+	}})
+}
+
+func (s *stream) Store(at gpu.Ptr[uint64], value uint64) error {
+	if at.Addr()%8 != 0 {
+		return fmt.Errorf("store: address %#x asked for, multiples of 8 are accepted", at.Addr())
+	}
+	return s.push(item{move: func() { gpu.Store(at, value, gpu.Release, gpu.ScopeSys) }})
 }
 
 func (s *stream) push(it item) error {
@@ -111,12 +137,12 @@ func (s *stream) serve() {
 			return
 		}
 		it := &s.items[s.done%uint64(len(s.items))]
-		call, grid, ev := it.call, it.grid, it.event
+		todo := *it
 		*it = item{}
 		skip := s.err != nil
 		s.mu.Unlock()
 		running = true
-		err := s.do(call, grid, ev, skip)
+		err := s.do(&todo, skip)
 		running = false
 		s.mu.Lock()
 		s.finish(err)
@@ -132,16 +158,19 @@ func (s *stream) finish(err error) {
 	s.cond.Broadcast()
 }
 
-func (s *stream) do(call gpu.Call, grid device.Grid, ev *event, skip bool) error {
-	if ev != nil {
-		return ev.Wait(context.Background()) // bounded by the deadlines of what the other stream runs
+func (s *stream) do(it *item, skip bool) error {
+	switch {
+	case it.event != nil:
+		return it.event.Wait(context.Background()) // bounded by the deadlines of what the other stream runs
+	case skip && it.call != nil:
+		it.call.Release()
+	case it.call != nil:
+		s.l.call, s.l.grid = it.call, it.grid
+		return s.l.run()
+	case !skip:
+		it.move()
 	}
-	if skip {
-		call.Release()
-		return nil
-	}
-	s.l.call, s.l.grid = call, grid
-	return s.l.run()
+	return nil
 }
 
 func (s *stream) Record() device.Event {

@@ -176,9 +176,11 @@ func TestBadShapes(t *testing.T) {
 
 type refused struct{ ran, released bool }
 
-func (c *refused) Name() string   { return "refused" }
-func (c *refused) Run(gpu.Thread) { c.ran = true }
-func (c *refused) Release()       { c.released = true }
+func (c *refused) Name() string    { return "refused" }
+func (c *refused) Code() *gpu.Code { return nil }
+func (c *refused) Args() []byte    { return nil }
+func (c *refused) Run(gpu.Thread)  { c.ran = true }
+func (c *refused) Release()        { c.released = true }
 
 // TestDeviceClose: it is refused while memory or streams are there, ends its goroutines, and works again and again.
 func TestDeviceClose(t *testing.T) {

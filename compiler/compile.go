@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compiler
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// Options says what is compiled. The zero value is what is committed and shipped.
+type Options struct {
+	Arch   string // of the GPU, the oldest that the PTX runs on; DefaultArch if empty
+	Checks bool   // bounds, divisors, shifts: a kernel that breaks one ends, and the driver says where
+	Debug  bool   // lines of the source, for profilers and debuggers
+}
+
+// DefaultArch is the oldest architecture that has the memory model (ld.acquire, st.release, fence) and nanosleep. PTX of
+// it is compiled by the driver for whatever newer GPU it finds, with that GPU's scheduling; nothing in the vocabulary
+// needs a newer one. So one text serves all.
+const DefaultArch = "sm_70"
+
+// versions is the oldest PTX version that knows an architecture and nanosleep.
+var versions = map[int]int{70: 63, 72: 63, 75: 63, 80: 70, 86: 71, 87: 74, 89: 78, 90: 78}
+
+func (o *Options) validate() error {
+	if o.Arch == "" {
+		o.Arch = DefaultArch
+	}
+	m := regexp.MustCompile(`^sm_([0-9]+)$`).FindStringSubmatch(o.Arch)
+	if m == nil {
+		return fmt.Errorf("gpuc: architecture %q: accepted are sm_70, sm_72, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90", o.Arch)
+	}
+	if n, _ := strconv.Atoi(m[1]); versions[n] == 0 {
+		return fmt.Errorf("gpuc: architecture %q: accepted are sm_70 (the oldest with a memory model), sm_72, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90", o.Arch)
+	}
+	return nil
+}
+
+// feature is LLVM's name of the PTX version.
+func (o *Options) feature() string {
+	n, _ := strconv.Atoi(o.Arch[len("sm_"):])
+	return fmt.Sprintf("ptx%d", versions[n])
+}
+
+// Package is a package's kernels, compiled.
+type Package struct {
+	Path, Name, Dir string
+	Kernels         []Kernel // by name
+	PTX             string   // one module with all of them
+}
+
+// Kernel is one entry of a Package's PTX. It takes one parameter: the struct of arguments, by value, as Go lays it out.
+type Kernel struct {
+	Name         string
+	ArgBytes     int64
+	MaxWarps     int // in a block
+	Instructions int // of PTX
+	LocalBytes   int // of memory that did not become registers: 0 is what a hot kernel wants
+}
+
+// Compile compiles the kernels of the packages that patterns name, from dir as the go command sees it. Packages
+// without kernels are left out. What is wrong with device code comes as Errors, all of it at once.
+func Compile(ctx context.Context, dir string, patterns []string, opt Options) ([]*Package, error) {
+	if err := opt.validate(); err != nil {
+		return nil, err
+	}
+	tools, err := findTools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	texts, err := lower(ctx, dir, patterns, opt)
+	if err != nil {
+		return nil, err
+	}
+	var all []*Package
+	for _, t := range texts {
+		if err := tools.finish(ctx, t, opt); err != nil {
+			return nil, err
+		}
+		all = append(all, t.pkg)
+	}
+	return all, nil
+}
+
+// lowered is a package as LLVM's text, before optimisation.
+type lowered struct {
+	pkg  *Package
+	text string
+}
+
+// lower is Compile up to LLVM's text: all that can be wrong with device code is found here.
+func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]lowered, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("gpuc: %w", err)
+	}
+	l, err := load(ctx, dir, patterns)
+	if err != nil {
+		return nil, err
+	}
+	var all []lowered
+	rep := newReporter(l.fset, dir)
+	for _, s := range l.pkgs {
+		m := newModule(rep, opt)
+		kernels := s.entries(rep)
+		m.emit(kernels)
+		p := &Package{Path: s.path, Name: s.name, Dir: s.dir}
+		for _, k := range kernels {
+			p.Kernels = append(p.Kernels, Kernel{Name: k.name, ArgBytes: k.args, MaxWarps: k.warps})
+		}
+		all = append(all, lowered{p, m.text(kernels)})
+	}
+	if err := rep.err(); err != nil {
+		return nil, err
+	}
+	return all, nil
+}

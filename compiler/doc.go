@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package compiler turns Go kernels into PTX: go/packages with the tag gpuc, go/ssa, LLVM's text, opt and llc of one LLVM,
+// PTX for the driver. It runs when a package is built or changed, never where its kernels run; cmd/gpuc is its face.
+//
+// A kernel is a function with the comment
+//
+//	//gpu:kernel
+//	func Name(t gpu.Thread, a Args)
+//
+// It becomes the entry Name of its package's one PTX module, with one parameter: Args by value, as Go lays it out, at most
+// 4,096 bytes, aligned to 8. "//gpu:kernel warps=N" says that its blocks have at most N warps (32 without it): the fewer,
+// the more registers a thread may have (64 for 32 warps, 128 for 16).
+//
+// # What device code is
+//
+// All that a kernel calls, in any package with source outside the standard library: structs, arrays, slices, methods,
+// generics, several results, closures and functions as arguments (each is compiled for what it is called with), loops,
+// switches, panics. Of the standard library it is a part of math and math/bits. Dead code under a constant condition
+// (gpu.WarpSize == 1) may be anything.
+//
+// What needs a heap or a run-time is refused, all at once, each with its place, how a kernel comes to it, and what to
+// write instead: make, append, variables whose address outlives them, maps, channels, interfaces, strings but in a panic,
+// goroutines, defer, recursion, package variables other than gpu.Shared. So are orders and scopes that are not constants
+// once functions are specialised, loops that wait by plain loads, and kernels of which nothing is left.
+//
+// # Where it differs from Go
+//
+// Unless the build is checked (Options.Checks):
+//
+//   - indexes, slice bounds and shift counts below zero are not checked;
+//   - an integer divided by 0 is undefined, and so is the least one divided by -1;
+//   - a nil pointer is undefined: mostly a fault of the GPU;
+//   - a panic ends the kernel with a trap, and the launch fails; its text is kept in checked builds only.
+//
+// In both: gpu.Ptr is never checked. Blank fields are not copied. A float outside of an integer type's range converts to
+// some number, as in Go, but not to the same one. A NaN's bits may differ. Otherwise results are Go's to the bit: integers
+// wrap, shifts past the width give 0 or the sign, each float operation is rounded, none are fused (TestSemantics runs the
+// same kernels both ways). Go gives float32(a*b)+c that guarantee on each of its machines only where a conversion stands;
+// gpu.Mul and gpu.Add have it.
+//
+// # How it is kept right
+//
+//   - Memory is addressed by Go's byte offsets; LLVM's types describe values alone. (Once, in a prototype, the two layouts
+//     differed over a field of no size, and LLVM took the kernel away without a word.)
+//   - What is ordered is inline PTX that clobbers memory, since LLVM 19 drops or cannot print orders and scopes (ordered.go).
+//   - Floats are neither fast nor contracted; functions are not mustprogress: Go has endless loops; all is convergent.
+//   - The PTX must have each kernel, with a body, and no external function (ptx.go).
+//   - Addresses are generic, unless proved to be of global memory (global.go).
+//   - The same sources give the same text on any machine: one platform is named to the go command, one LLVM is accepted, no
+//     path is in it. What is committed is compared with it in CI (tools/ptx).
+//
+// # Which GPU
+//
+// One module per package, for sm_70 and PTX 6.3: the oldest with the memory model's loads, stores and fences, and with
+// nanosleep. Nothing in the vocabulary is newer, drivers compile it for the GPU that they find (sm_70 to sm_100 were tried
+// with ptxas 12.9 and 13.5), and a module for sm_90 would keep A100s out and gain nothing. Options.Arch is there for what
+// comes.
+package compiler

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compiler
+
+import (
+	"go/token"
+
+	"golang.org/x/tools/go/ssa"
+)
+
+// spins refuses loops that wait by plain loads: a round changes nothing that the next one sees (no loop variable, store
+// or call), so that only another thread could end it, and LLVM may read once and spin for ever. That is so of no other
+// loop. Those that also do something are not looked into.
+func (e *emitter) spins() {
+	for _, body := range loopsOf(e.f) {
+		var load ssa.Instruction
+		plain := true
+		for _, b := range body {
+			for _, in := range b.Instrs {
+				switch in := in.(type) {
+				case *ssa.UnOp:
+					if _, local := root(in.X).(*ssa.Alloc); in.Op == token.MUL && !local && load == nil {
+						load = in
+					}
+				case *ssa.Call:
+					switch name := callee(in); name {
+					case "Ptr.Load":
+						if load == nil {
+							load = in
+						}
+					case "Ptr.At", "Ptr.Byte", "Ptr.Raw", "Ptr.IsNil", "Ptr.Addr", "PtrTo", "Cast", "Slice":
+					default:
+						plain = false
+					}
+				case *ssa.Phi, *ssa.Store:
+					plain = false
+				}
+			}
+		}
+		if plain && load != nil && e.live[load.Block()] {
+			e.errorf(load.Pos(), "a loop that waits by a plain load, which may be read once and for all: use gpu.Load with an order")
+		}
+	}
+}
+
+// callee is the name of the vocabulary's function that is called, "" for another.
+func callee(in *ssa.Call) string {
+	if f := in.Common().StaticCallee(); f != nil {
+		return intrinsicName(f)
+	}
+	return ""
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/device"
+)
+
+var errStreamClosed = errors.New("launch: the stream is closed")
+
+const (
+	streamNonBlocking = 1 // CU_STREAM_NON_BLOCKING: the NULL stream, which nobody here uses, waits for it and it for none
+	waitGreaterEqual  = 0 // CU_STREAM_WAIT_VALUE_GEQ, rolling
+	writeOrdered      = 0 // CU_STREAM_WRITE_VALUE_DEFAULT: what was queued before is visible before
+)
+
+// tracked is how many items may be queued before their stream marks by itself how far it is, and how many names of kernels
+// it knows.
+const tracked = 64
+
+// stream is a queue of items that the GPU does in order. After some of them it stores their count into a word of pinned
+// memory: its mark, which the host reads without asking the driver, and which stays readable when a kernel ended the context.
+type stream struct {
+	dev    *Device
+	card   *card
+	handle uintptr
+	slot   int
+	word   atomic.Pointer[uint64] // the mark; nil once the stream is closed, and all that asks for it
+	at     uintptr                // its address
+	asked  atomic.Uint64          // items of which the driver said that they are done
+
+	counted bool // it is one of the rank's, and not the device's own
+
+	mu     sync.Mutex // what follows; the driver is called with it held, in the order of the items
+	queued uint64     // items ever queued
+	marked uint64     // items up to the last mark that was queued
+	names  [tracked]string
+	param  *[1]uintptr // what cuLaunchKernel's kernelParams points at
+	err    error       // sticks
+	closed bool
+}
+
+func (d *Device) NewStream() device.Stream {
+	d.streams.Add(1)
+	s := d.newStream(0)
+	s.counted = true
+	return s
+}
+
+// newStream makes a stream. One that cannot be made says so at its first use. The driver waits for no kernel here.
+func (d *Device) newStream(priority int32) *stream {
+	c := d.card
+	s := &stream{dev: d, card: c, slot: -1, param: new([1]uintptr)}
+	out := new(outs)
+	if s.err = c.failure(); s.err != nil {
+		return s
+	}
+	slot, word, at, err := c.takeMark()
+	if err != nil {
+		s.err = err
+		return s
+	}
+	s.queued = atomic.LoadUint64(word)
+	s.slot, s.at, s.marked = slot, at, s.queued
+	s.word.Store(word)
+	if r := c.do(cuStreamCreateWithPriority, out.at(0), streamNonBlocking, uintptr(uint32(priority))); r != success {
+		s.err = c.fault(cuStreamCreateWithPriority, r, "")
+		return s
+	}
+	s.handle = out.addr(0)
+	c.mu.Lock()
+	c.streams[s] = struct{}{}
+	c.mu.Unlock()
+	return s
+}
+
+// known is how many items are known to be done.
+func (s *stream) known() uint64 {
+	n := s.asked.Load()
+	if w := s.word.Load(); w != nil {
+		n = max(n, atomic.LoadUint64(w))
+	}
+	return n
+}
+
+func (s *stream) reached(n uint64) bool { return s.known() >= n }
+
+// failure is why nothing more comes of the stream.
+func (s *stream) failure() error {
+	s.mu.Lock()
+	err := s.err
+	s.mu.Unlock()
+	if err == nil {
+		err = s.card.failure()
+	}
+	return err
+}
+
+// idle says whether all that was queued is done, or never will be. It asks the driver where no mark says it.
+func (s *stream) idle() bool {
+	s.mu.Lock()
+	queued, handle := s.queued, s.handle
+	if s.reached(queued) || handle == 0 {
+		s.mu.Unlock()
+		return true
+	}
+	r := s.card.do(cuStreamQuery, handle)
+	if r == success {
+		s.asked.Store(queued)
+	}
+	s.mu.Unlock()
+	if r == errNotReady {
+		return false
+	}
+	if r != success {
+		s.fail(s.card.fault(cuStreamQuery, r, ""))
+	}
+	return true
+}
+
+// pending appends the names of the kernels that are not known to be done.
+func (s *stream) pending(names []string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := max(s.known(), s.queued-min(s.queued, tracked)); i < s.queued; i++ {
+		if n := s.names[i%tracked]; n != "" {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (s *stream) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+// enter takes the gate and the stream for one item. leave gives them back.
+func (s *stream) enter() error {
+	s.card.gate.RLock()
+	s.mu.Lock()
+	err := s.err
+	if err == nil {
+		err = s.card.failure()
+	}
+	if err == nil && s.closed {
+		err = errStreamClosed
+	}
+	if err != nil {
+		s.mu.Unlock()
+		s.card.gate.RUnlock()
+	}
+	return err
+}
+
+// leave counts an item that the driver took. A result that is an error is one, and the item is not counted; if it ends the
+// context, the kernel of this item is among those that may have done so.
+func (s *stream) leave(f function, r result, name, detail string) error {
+	if r == success {
+		s.names[s.queued%tracked] = name
+		s.queued++
+		if s.queued-s.marked >= tracked {
+			r, f = s.mark(), cuStreamWriteValue64
+		}
+	}
+	s.mu.Unlock()
+	s.card.gate.RUnlock()
+	if r == success {
+		return nil
+	}
+	return s.card.fault(f, r, "%s", detail)
+}
+
+// mark queues a store of how far the stream is. mu is held.
+func (s *stream) mark() result {
+	if s.marked == s.queued {
+		return success
+	}
+	r := s.card.do(cuStreamWriteValue64, s.handle, s.at, uintptr(s.queued), writeOrdered)
+	if r == success {
+		s.marked = s.queued
+	}
+	return r
+}
+
+func (s *stream) Record() device.Event {
+	if s.enter() != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return &event{s, s.queued}
+	}
+	e := &event{s, s.queued}
+	r := success
+	if !s.reached(s.queued) {
+		r = s.mark()
+	}
+	s.mu.Unlock()
+	s.card.gate.RUnlock()
+	if r != success {
+		s.fail(s.card.fault(cuStreamWriteValue64, r, ""))
+	}
+	return e
+}
+
+func (s *stream) WaitEvent(e device.Event) {
+	ev, ok := e.(*event)
+	if !ok || ev.s.card != s.card {
+		s.fail(fmt.Errorf("wait for event: it is of another device"))
+		return
+	}
+	if ev.s == s || ev.s.reached(ev.n) {
+		return
+	}
+	if s.enter() != nil {
+		return // a stream that failed or closed says so at its next launch
+	}
+	// The mark that it waits for was queued by Record, so before this: in a hardware queue that both streams use, it goes first.
+	r := s.card.do(cuStreamWaitValue64, s.handle, ev.s.at, uintptr(ev.n), waitGreaterEqual)
+	if err := s.leave(cuStreamWaitValue64, r, "", ""); err != nil {
+		s.fail(err)
+	}
+}
+
+func (s *stream) Copy(dst, src gpu.Ptr[byte], bytes int) error {
+	if bytes < 0 {
+		return fmt.Errorf("copy: %d bytes asked for, 0 or more are accepted", bytes)
+	}
+	err := s.enter()
+	if err != nil || bytes == 0 {
+		return s.nothing(err)
+	}
+	r := s.card.do(cuMemcpyAsync, uintptr(dst.Addr()), uintptr(src.Addr()), uintptr(bytes), s.handle)
+	return s.leave(cuMemcpyAsync, r, "", "")
+}
+
+func (s *stream) Fill(dst gpu.Ptr[byte], value byte, bytes int) error {
+	if bytes < 0 {
+		return fmt.Errorf("fill: %d bytes asked for, 0 or more are accepted", bytes)
+	}
+	err := s.enter()
+	if err != nil || bytes == 0 {
+		return s.nothing(err)
+	}
+	r := s.card.do(cuMemsetD8Async, uintptr(dst.Addr()), uintptr(value), uintptr(bytes), s.handle)
+	return s.leave(cuMemsetD8Async, r, "", "")
+}
+
+func (s *stream) Store(at gpu.Ptr[uint64], value uint64) error {
+	if at.Addr()%8 != 0 {
+		return fmt.Errorf("store: address %#x asked for, multiples of 8 are accepted", at.Addr())
+	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	r := s.card.do(cuStreamWriteValue64, s.handle, uintptr(at.Addr()), uintptr(value), writeOrdered)
+	return s.leave(cuStreamWriteValue64, r, "", "")
+}
+
+// nothing ends an item that moves no bytes, which the driver may refuse.
+func (s *stream) nothing(err error) error {
+	if err == nil {
+		s.mu.Unlock()
+		s.card.gate.RUnlock()
+	}
+	return err
+}
+
+func (s *stream) Wait(ctx context.Context) error { return s.Record().Wait(ctx) }
+
+// Close waits for what runs, but no longer than the device's timeout: then the stream stays as it is, and Close may be
+// called again.
+func (s *stream) Close() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.dev.opt.Timeout)
+	defer cancel()
+	e := s.Record()
+	if err := e.Wait(ctx); !e.Done() {
+		return fmt.Errorf("close stream: %w", err)
+	}
+	s.mu.Lock()
+	closed, s.closed = s.closed, true
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	c := s.card
+	if s.counted {
+		s.dev.streams.Add(-1)
+	}
+	s.word.Store(nil)
+	c.mu.Lock()
+	delete(c.streams, s)
+	c.mu.Unlock()
+	if c.dead.Load() != nil || s.slot < 0 {
+		return nil
+	}
+	s.asked.Store(e.(*event).n)
+	c.mu.Lock()
+	c.slots = append(c.slots, s.slot)
+	c.mu.Unlock()
+	// Nothing is left on it: the driver waits for no kernel here.
+	if s.handle != 0 {
+		if r := c.do(cuStreamDestroy, s.handle); r != success {
+			return c.fault(cuStreamDestroy, r, "")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A test double of the NVIDIA driver: the functions that package cuda calls, over host memory, a thread for each stream. It
+// runs no PTX: it hands each kernel that comes to the head of its stream to the test (double_take), which runs the Go
+// function and says how it ended (double_done). It behaves as the driver was seen to where that matters: what waits for
+// kernels waits, and is counted; an error of a kernel sticks to the process; a context is of a thread.
+//
+// double_* are the test's: they set what is there, make calls fail, and say what was called.
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef uint32_t R;
+typedef uint64_t u64;
+
+enum { OK = 0, INVALID = 1, OOM = 2, NOT_INIT = 3, NO_DEVICE = 100, BAD_DEVICE = 101, BAD_CONTEXT = 201, BAD_PTX = 218, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, PEER_TWICE = 704, TOO_LARGE = 720 };
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came or changed
+static __thread struct ctx* current;
+
+static struct {
+	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms;
+} conf;
+static R sticky;        // of the process
+static u64 used;        // device memory
+static u64 waited;      // calls that waited for a kernel
+static u64 null_stream; // uses of the NULL stream
+static u64 running;     // kernels under way
+static char environment[256];
+
+struct ctx { int dev, refs; };
+static struct ctx contexts[8];
+
+struct mem { u64 addr, bytes; int host; struct ctx* ctx; struct mem* next; };
+static struct mem* memories;
+
+struct module { struct module* next; int entries; struct entry { char name[128]; u64 args; struct module* m; } entry[64]; };
+
+struct op { int kind; u64 a, b, n; struct entry* k; unsigned blocks, threads; int cooperative; char args[4096]; struct op* next; };
+struct stream { struct op *head, *tail; int ending; pthread_t thread; struct stream* next; int pending; };
+enum { KERNEL, COPY, FILL, WRITE, WAIT };
+
+struct taken { u64 id, blocks, threads, cooperative, bytes; char name[128]; char args[4096]; };
+struct job { u64 id; struct op* op; int taken, done; R result; struct job* next; };
+static struct job* jobs;
+static u64 next_id = 1;
+
+// What is called, and what is to fail.
+struct count { char name[64]; u64 calls, fail_at; R code; };
+static struct count counts[64];
+
+static struct count* count(const char* name) {
+	for (int i = 0; i < 64; i++) {
+		if (!counts[i].name[0]) snprintf(counts[i].name, sizeof counts[i].name, "%s", name);
+		if (!strcmp(counts[i].name, name)) return &counts[i];
+	}
+	abort();
+}
+
+static void deadline(struct timespec* t, u64 ms) {
+	clock_gettime(CLOCK_REALTIME, t);
+	t->tv_sec += ms / 1000;
+	t->tv_nsec += ms % 1000 * 1000000;
+	if (t->tv_nsec >= 1000000000) t->tv_sec++, t->tv_nsec -= 1000000000;
+}
+
+// enter begins each call: it holds mu, counts, and gives the error that was ordered, or that sticks.
+static R enter(const char* name, int needs_context) {
+	pthread_mutex_lock(&mu);
+	struct count* c = count(name);
+	c->calls++;
+	if (c->fail_at && --c->fail_at == 0) return c->code;
+	if (!needs_context) return OK;
+	if (sticky) return sticky;
+	if (!current || !current->refs) return BAD_CONTEXT;
+	return OK;
+}
+static R leave(R r) { pthread_mutex_unlock(&mu); return r; }
+#define BEGIN(ctx) R r_ = enter(__func__, ctx); if (r_) return leave(r_)
+#define END return leave(OK)
+
+// wait_for_kernels is what calls do that wait for them: thirty seconds at most.
+static void wait_for_kernels(void) {
+	struct timespec t;
+	if (!running) return;
+	waited++;
+	for (deadline(&t, 30000); running && !pthread_cond_timedwait(&turn, &mu, &t);) {}
+}
+
+void double_reset(void) {
+	pthread_mutex_lock(&mu);
+	memset(&conf, 0, sizeof conf);
+	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8;
+	sticky = 0, waited = 0, null_stream = 0;
+	memset(counts, 0, sizeof counts);
+	pthread_mutex_unlock(&mu);
+}
+
+R double_set(const char* what, u64 value) {
+	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}};
+	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
+		if (!strcmp(all[i].name, what)) { *all[i].at = value; return OK; }
+	return NOT_FOUND;
+}
+
+// double_fail has the nth call from now of a function return code.
+void double_fail(const char* name, u64 nth, R code) {
+	pthread_mutex_lock(&mu);
+	struct count* c = count(name);
+	c->fail_at = nth, c->code = code;
+	pthread_mutex_unlock(&mu);
+}
+
+u64 double_count(const char* what) {
+	pthread_mutex_lock(&mu);
+	u64 n = 0;
+	if (!strcmp(what, "waited")) n = waited;
+	else if (!strcmp(what, "null stream")) n = null_stream;
+	else if (!strcmp(what, "used")) n = used;
+	else if (!strcmp(what, "running")) n = running;
+	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
+	else n = count(what)->calls;
+	pthread_mutex_unlock(&mu);
+	return n;
+}
+
+const char* double_environment(void) { return environment; }
+
+// double_take waits for a kernel at the head of a stream, for ms at most.
+R double_take(struct taken* out, u64 ms) {
+	struct timespec t;
+	deadline(&t, ms);
+	pthread_mutex_lock(&mu);
+	for (;;) {
+		for (struct job* j = jobs; j; j = j->next) {
+			if (j->taken) continue;
+			j->taken = 1;
+			out->id = j->id, out->blocks = j->op->blocks, out->threads = j->op->threads, out->cooperative = j->op->cooperative, out->bytes = j->op->k->args;
+			memcpy(out->name, j->op->k->name, sizeof out->name);
+			memcpy(out->args, j->op->args, sizeof out->args);
+			return leave(OK);
+		}
+		if (pthread_cond_timedwait(&turn, &mu, &t)) return leave(NOT_READY);
+	}
+}
+
+// double_done ends a kernel. A code that is not 0 ends the context.
+void double_done(u64 id, R code) {
+	pthread_mutex_lock(&mu);
+	for (struct job* j = jobs; j; j = j->next)
+		if (j->id == id) j->done = 1, j->result = code;
+	if (code) sticky = code;
+	pthread_cond_broadcast(&turn);
+	pthread_mutex_unlock(&mu);
+}
+
+// double_stick has an error stick that no kernel of the test made.
+void double_stick(R code) {
+	pthread_mutex_lock(&mu);
+	sticky = code;
+	pthread_cond_broadcast(&turn);
+	pthread_mutex_unlock(&mu);
+}
+
+static void run_kernel(struct op* o) {
+	struct job j = {.id = next_id++, .op = o, .next = jobs};
+	jobs = &j;
+	running++;
+	pthread_cond_broadcast(&turn);
+	while (!j.done) pthread_cond_wait(&turn, &mu);
+	for (struct job** p = &jobs; *p; p = &(*p)->next)
+		if (*p == &j) { *p = j.next; break; }
+	running--;
+}
+
+static void* serve(void* p) {
+	struct stream* s = p;
+	pthread_mutex_lock(&mu);
+	for (;;) {
+		while (!s->head && !s->ending) pthread_cond_wait(&turn, &mu);
+		if (!s->head) break;
+		struct op* o = s->head;
+		if (!sticky) switch (o->kind) {
+		case KERNEL: run_kernel(o); break;
+		case COPY: pthread_mutex_unlock(&mu); memmove((void*)o->a, (void*)o->b, o->n); pthread_mutex_lock(&mu); break;
+		case FILL: pthread_mutex_unlock(&mu); memset((void*)o->a, (int)o->b, o->n); pthread_mutex_lock(&mu); break;
+		case WRITE: __atomic_store_n((u64*)o->a, o->b, __ATOMIC_RELEASE); break;
+		case WAIT:
+			while (!sticky && (int64_t)(__atomic_load_n((u64*)o->a, __ATOMIC_ACQUIRE) - o->b) < 0) {
+				struct timespec t;
+				deadline(&t, 1);
+				pthread_cond_timedwait(&turn, &mu, &t);
+			}
+		}
+		s->head = o->next;
+		if (!s->head) s->tail = 0;
+		s->pending--;
+		free(o);
+		pthread_cond_broadcast(&turn);
+	}
+	pthread_mutex_unlock(&mu);
+	free(s);
+	return 0;
+}
+
+static R push(struct stream* s, struct op o) {
+	if (!s) { null_stream++; return BAD_HANDLE; }
+	struct op* q = malloc(sizeof *q);
+	*q = o;
+	if (s->tail) s->tail->next = q; else s->head = q;
+	s->tail = q;
+	s->pending++;
+	pthread_cond_broadcast(&turn);
+	return OK;
+}
+
+// known says whether a range is memory that was allocated.
+static int known(u64 addr, u64 n) {
+	for (struct mem* m = memories; m; m = m->next)
+		if (addr >= m->addr && addr + n <= m->addr + m->bytes) return 1;
+	return 0;
+}
+
+R cuInit(unsigned flags) {
+	BEGIN(0);
+	const char *a = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *b = getenv("CUDA_MODULE_LOADING");
+	snprintf(environment, sizeof environment, "%s %s", a ? a : "-", b ? b : "-");
+	return leave(flags ? INVALID : conf.devices ? OK : NO_DEVICE);
+}
+R cuDriverGetVersion(int* v) { BEGIN(0); *v = (int)conf.version; END; }
+
+static struct { R code; const char *name, *text; } texts[] = {{OK, "CUDA_SUCCESS", "no error"}, {INVALID, "CUDA_ERROR_INVALID_VALUE", "invalid argument"}, {OOM, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}, {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}, {BAD_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}, {BAD_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}, {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}, {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"}, {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}};
+R cuGetErrorName(R code, const char** p) {
+	for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) if (texts[i].code == code) { *p = texts[i].name; return OK; }
+	*p = 0;
+	return INVALID;
+}
+R cuGetErrorString(R code, const char** p) {
+	for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) if (texts[i].code == code) { *p = texts[i].text; return OK; }
+	*p = 0;
+	return INVALID;
+}
+
+R cuDeviceGetCount(int* n) { BEGIN(0); *n = (int)conf.devices; END; }
+R cuDeviceGet(int* d, int i) { BEGIN(0); *d = i; return leave(i < 0 || i >= (int)conf.devices ? BAD_DEVICE : OK); }
+R cuDeviceGetName(char* name, int n, int d) { BEGIN(0); snprintf(name, n, "double %d", d); END; }
+R cuDeviceTotalMem_v2(u64* n, int d) { BEGIN(0); *n = d < 0 ? 0 : conf.memory; END; }
+R cuDeviceGetAttribute(int* v, int a, int d) {
+	BEGIN(0);
+	switch (a) {
+	case 10: *v = (int)conf.warp; break;
+	case 16: *v = (int)conf.sms; break;
+	case 20: *v = (int)conf.mode; break;
+	case 33: *v = 0x17 + d; break;
+	case 39: *v = 2048; break;
+	case 40: *v = 3; break;
+	case 75: *v = 9; break;
+	case 34: case 50: case 76: case 86: *v = 0; break;
+	case 106: *v = 32; break;
+	case 122: *v = (int)conf.streammem; break;
+	default: *v = 1;
+	}
+	END;
+}
+R cuDeviceCanAccessPeer(int* v, int a, int b) { BEGIN(0); *v = conf.peer && a != b; END; }
+
+R cuDevicePrimaryCtxRetain(struct ctx** c, int d) {
+	BEGIN(0);
+	if (sticky) return leave(sticky);
+	contexts[d].refs++;
+	*c = &contexts[d];
+	END;
+}
+R cuDevicePrimaryCtxRelease_v2(int d) {
+	BEGIN(0);
+	if (--contexts[d].refs == 0)
+		for (struct mem **p = &memories, *m; (m = *p);) {
+			if (m->ctx != &contexts[d]) {
+				p = &m->next;
+				continue;
+			}
+			*p = m->next;
+			if (!m->host) used -= m->bytes;
+			free((void*)m->addr), free(m);
+		}
+	END;
+}
+R cuCtxSetCurrent(struct ctx* c) { current = c; return OK; } // on each call's way: not counted
+R cuCtxEnablePeerAccess(struct ctx* c, unsigned f) {
+	static int enabled;
+	BEGIN(1);
+	wait_for_kernels();
+	if (f || !c->refs) return leave(INVALID);
+	return leave(enabled++ ? PEER_TWICE : OK);
+}
+R cuCtxGetStreamPriorityRange(int* least, int* greatest) { BEGIN(1); *least = 0, *greatest = -5; END; }
+
+// cuModuleLoadDataEx reads the entries of the PTX and how many bytes of arguments each takes.
+R cuModuleLoadDataEx(struct module** out, const char* text, unsigned n, int* option, void** value) {
+	BEGIN(1);
+	wait_for_kernels();
+	const char* p = strstr(text, "error:");
+	if (p) {
+		for (unsigned i = 0; i < n; i++) if (option[i] == 5) snprintf(value[i], 512, "ptxas: %.200s", p);
+		return leave(BAD_PTX);
+	}
+	struct module* m = calloc(1, sizeof *m);
+	for (p = text; (p = strstr(p, ".entry ")) && m->entries < 64;) {
+		struct entry* e = &m->entry[m->entries++];
+		e->m = m;
+		sscanf(p, ".entry %127[A-Za-z0-9_$]", e->name);
+		const char *end = strchr(p, ')'), *b = strstr(p, ".b8 ");
+		p += 7;
+		if (end && b && b < end && (b = strchr(b, '['))) e->args = strtoull(b + 1, 0, 10);
+	}
+	*out = m;
+	END;
+}
+R cuModuleUnload(struct module* m) { BEGIN(1); wait_for_kernels(); free(m); END; }
+R cuModuleGetFunction(struct entry** f, struct module* m, const char* name) {
+	BEGIN(1);
+	for (int i = 0; i < m->entries; i++) if (!strcmp(m->entry[i].name, name)) { *f = &m->entry[i]; return leave(OK); }
+	return leave(NOT_FOUND);
+}
+R cuFuncGetAttribute(int* v, int a, struct entry* f) {
+	BEGIN(1);
+	*v = a == 0 ? (strstr(f->name, "Fat") ? 256 : 1024) : a == 4 ? 32 : 0;
+	END;
+}
+R cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, struct entry* f, int threads, u64 shared) {
+	BEGIN(1);
+	int most = (strstr(f->name, "Fat") ? 256 : 2048) / threads;
+	*n = shared ? 0 : most < 32 ? most : 32;
+	END;
+}
+
+static R take(u64* p, u64 n, int host) {
+	if (!n) return INVALID;
+	if (!host && used + n > conf.memory) return OOM;
+	struct mem* m = malloc(sizeof *m);
+	*m = (struct mem){.bytes = n, .host = host, .ctx = current, .next = memories};
+	m->addr = *p = (u64)aligned_alloc(4096, (n + 4095) & ~4095ull);
+	memset((void*)m->addr, 0xaa, n);
+	if (!host) used += n;
+	memories = m;
+	return OK;
+}
+static R give(u64 p, int host) {
+	wait_for_kernels();
+	for (struct mem **q = &memories, *m; (m = *q); q = &m->next)
+		if (m->addr == p && m->host == host && m->ctx == current) {
+			*q = m->next;
+			if (!host) used -= m->bytes;
+			free((void*)m->addr), free(m);
+			return OK;
+		}
+	return INVALID;
+}
+R cuMemAlloc_v2(u64* p, u64 n) { BEGIN(1); return leave(take(p, n, 0)); }
+R cuMemFree_v2(u64 p) { BEGIN(1); return leave(give(p, 0)); }
+R cuMemHostAlloc(u64* p, u64 n, unsigned flags) { BEGIN(1); if (n > 8 << 20) wait_for_kernels(); return leave(flags == 3 ? take(p, n, 1) : INVALID); }
+R cuMemFreeHost(u64 p) { BEGIN(1); return leave(give(p, 1)); }
+R cuMemGetInfo_v2(u64* free, u64* total) { BEGIN(1); *free = conf.memory - used, *total = conf.memory; END; }
+
+R cuStreamCreateWithPriority(struct stream** out, unsigned flags, int priority) {
+	BEGIN(1);
+	if (flags != 1 || priority > 0 || priority < -5) return leave(INVALID);
+	struct stream* s = *out = calloc(1, sizeof *s);
+	pthread_create(&s->thread, 0, serve, s);
+	pthread_detach(s->thread);
+	END;
+}
+R cuStreamDestroy_v2(struct stream* s) {
+	BEGIN(1);
+	if (s->pending) waited++;
+	s->ending = 1;
+	pthread_cond_broadcast(&turn);
+	END;
+}
+R cuStreamQuery(struct stream* s) {
+	BEGIN(1);
+	if (!s) { null_stream++; return leave(BAD_HANDLE); }
+	return leave(s->pending ? NOT_READY : OK);
+}
+R cuStreamWriteValue64_v2(struct stream* s, u64 at, u64 v, unsigned f) { BEGIN(1); return leave(f || at % 8 || !known(at, 8) ? INVALID : push(s, (struct op){.kind = WRITE, .a = at, .b = v})); }
+R cuStreamWaitValue64_v2(struct stream* s, u64 at, u64 v, unsigned f) { BEGIN(1); return leave(f || at % 8 || !known(at, 8) ? INVALID : push(s, (struct op){.kind = WAIT, .a = at, .b = v})); }
+R cuMemcpyAsync(u64 dst, u64 src, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) || !known(src, n) ? INVALID : push(s, (struct op){.kind = COPY, .a = dst, .b = src, .n = n})); }
+R cuMemsetD8Async(u64 dst, unsigned char v, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) ? INVALID : push(s, (struct op){.kind = FILL, .a = dst, .b = v, .n = n})); }
+
+static R launch(struct entry* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream* s, void** params, int cooperative) {
+	if (!f || !gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared || f->args > 4096) return INVALID;
+	if (cooperative && gx > conf.sms * (2048 / bx < 32 ? 2048 / bx : 32)) return TOO_LARGE;
+	struct op o = {.kind = KERNEL, .k = f, .blocks = gx, .threads = bx, .cooperative = cooperative};
+	if (f->args) memcpy(o.args, params[0], f->args);
+	return push(s, o);
+}
+R cuLaunchKernel(struct entry* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream* s, void** params, void** extra) {
+	BEGIN(1);
+	return leave(extra ? INVALID : launch(f, gx, gy, gz, bx, by, bz, shared, s, params, 0));
+}
+R cuLaunchCooperativeKernel(struct entry* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream* s, void** params) {
+	BEGIN(1);
+	return leave(launch(f, gx, gy, gz, bx, by, bz, shared, s, params, 1));
+}
