@@ -48,7 +48,6 @@ func TestBadOptions(t *testing.T) {
 		{2, doorbell.Options{Backend: "x"}, []string{`backend "x"`, "proxy"}},
 		{2, doorbell.Options{Backend: "gdaki"}, []string{"gdaki", "not built yet"}},
 		{2, doorbell.Options{Device: "abacus"}, []string{`device "abacus"`, "soft"}},
-		{2, doorbell.Options{Device: "cuda"}, []string{"cuda", "not built yet"}},
 		{2, doorbell.Options{Progress: "never"}, []string{`progress "never"`, "thread", "assisted"}},
 		{2, doorbell.Options{Inject: "rain"}, []string{`inject "rain"`, "bitflip", "lostput", "doublesignal"}},
 	} {

@@ -43,7 +43,7 @@ func (g guarded) untouched(r *rank, what string) {
 func tickets(d *gin.DevComm) []uint64 {
 	n := make([]uint64, d.Contexts*d.Peers)
 	for i := range n {
-		n[i] = gpu.Load(gpu.PtrTo(&d.Queues.At(i).Raw().Prod.Raw().Ticket), gpu.Relaxed, gpu.ScopeSys)
+		n[i] = gpu.Load(gpu.PtrTo(&d.Prod.At(i).Raw().Ticket), gpu.Relaxed, gpu.ScopeSys)
 	}
 	return n
 }

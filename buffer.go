@@ -28,11 +28,20 @@ type Buffer struct {
 
 // Alloc takes zeroed memory of this rank's device, aligned to 4,096 bytes. An error wraps ErrOutOfMemory, with what is
 // needed and what there is, when there is too little.
-func (c *Comm) Alloc(bytes int) (*Buffer, error) {
-	if err := c.live("alloc"); err != nil {
+func (c *Comm) Alloc(bytes int) (*Buffer, error) { return c.take("alloc", bytes, c.dev.Alloc) }
+
+// AllocHost takes zeroed memory of the host that kernels reach at the same address, aligned to 4,096 bytes. On a GPU it is
+// pinned: the host reads and writes it while kernels run, the network reaches it without a copy, and kernels cross PCIe for
+// each access. On the software device it is Alloc. Errors are Alloc's.
+func (c *Comm) AllocHost(bytes int) (*Buffer, error) {
+	return c.take("alloc host memory", bytes, c.dev.AllocHost)
+}
+
+func (c *Comm) take(what string, bytes int, from func(int) (device.Memory, error)) (*Buffer, error) {
+	if err := c.live(what); err != nil {
 		return nil, err
 	}
-	m, err := c.dev.Alloc(bytes)
+	m, err := from(bytes)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", c.rank, err)
 	}
@@ -42,6 +51,32 @@ func (c *Comm) Alloc(bytes int) (*Buffer, error) {
 	c.buffers[b] = struct{}{}
 	c.mu.Unlock()
 	return b, nil
+}
+
+// Write copies src to offset off, Read copies from there into dst, on every device, beside what runs on it. They are for
+// setting up and looking. An error names the span and the buffer's size.
+func (b *Buffer) Write(off int, src []byte) error {
+	err := device.Span("write buffer", off, len(src), b.n)
+	if err == nil {
+		err = b.mem.Write(b.off+off, src)
+	}
+	return b.named(err)
+}
+
+// Read is Write's other direction.
+func (b *Buffer) Read(off int, dst []byte) error {
+	err := device.Span("read buffer", off, len(dst), b.n)
+	if err == nil {
+		err = b.mem.Read(b.off+off, dst)
+	}
+	return b.named(err)
+}
+
+func (b *Buffer) named(err error) error {
+	if err != nil {
+		err = fmt.Errorf("rank %d: %w", b.comm.rank, err)
+	}
+	return err
 }
 
 // Slice is bytes [off, off+n) of the buffer. It shares its memory and ends with it.

@@ -29,8 +29,10 @@ type Comm struct {
 	plugin   netplugin.Plugin
 	endpoint netplugin.Endpoint
 	engine   *proxy.Engine
-	owner    *proxy.Owner
-	infos    windowInfos
+
+	oneProcess bool // all ranks are of this process
+	owner      *proxy.Owner
+	infos      windowInfos
 
 	ctx    context.Context // ends with Abort, Revoke and Close
 	cancel context.CancelCauseFunc

@@ -5,6 +5,7 @@ package doorbell
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,17 +26,22 @@ import (
 
 // DevComm is a device communicator: the queues, signals, counters and barriers that kernels use.
 type DevComm struct {
-	comm        *Comm
-	needs       Needs
-	abi         abi.DevComm
-	proxy       *proxy.DevComm
-	shared, own device.Memory
-	maps        []device.Memory
-	regions     []netplugin.Region
-	export      []byte
-	mu          sync.Mutex // closing against marking
-	closed      bool
+	comm     *Comm
+	needs    Needs
+	plan     plan
+	abi      abi.DevComm
+	proxy    *proxy.DevComm
+	seg      segments
+	netMaps  []device.Memory // by rank, nil where not mapped
+	peerMaps []device.Memory
+	regions  []netplugin.Region
+	export   []byte
+	mu       sync.Mutex // closing against marking
+	closed   bool
 }
+
+// segments is a device communicator's memory of this rank. See plan.
+type segments struct{ net, peer, dev, host device.Memory }
 
 // signalOffer is what a rank says of its signals.
 type signalOffer struct {
@@ -43,6 +49,12 @@ type signalOffer struct {
 	Needs Needs
 	offer
 }
+
+// Offsets in abi.Control that the host writes.
+const (
+	controlEnded  = 0
+	controlWaiter = 12
+)
 
 // deviceCommunicator is what the call of that name is called in messages and between ranks.
 const deviceCommunicator = "device communicator"
@@ -59,6 +71,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	dc := &DevComm{comm: c, needs: n}
 	if err = cmp.Or(err, n.check()); err == nil {
 		p := newPlan(n, c.size, c.lsaSize)
+		dc.plan = p
 		err = dc.alloc(p)
 		if err == nil {
 			err = dc.connect(ctx, p)
@@ -86,26 +99,32 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 }
 
 func (dc *DevComm) alloc(p plan) (err error) {
-	if have, ok := sys.MemAvailable(); ok && uint64(p.shared)+uint64(p.own) > have {
-		return fmt.Errorf("need %d bytes, have %d: %w", p.shared+p.own, have, ErrOutOfMemory) // before any of it is taken
+	need := p.net + p.peer + p.dev + p.host
+	if have, ok := sys.MemAvailable(); ok && uint64(need) > have {
+		return fmt.Errorf("need %d bytes, have %d: %w", need, have, ErrOutOfMemory) // before any of it is taken
 	}
-	if dc.shared, err = dc.comm.dev.Alloc(p.shared); err != nil {
-		return err
+	dev, s := dc.comm.dev, &dc.seg
+	for _, m := range []struct {
+		at    *device.Memory
+		take  func(int) (device.Memory, error)
+		bytes int
+	}{{&s.net, dev.AllocHost, p.net}, {&s.peer, dev.Alloc, p.peer}, {&s.dev, dev.Alloc, p.dev}, {&s.host, dev.AllocHost, p.host}} {
+		if *m.at, err = m.take(m.bytes); err != nil {
+			return err
+		}
 	}
-	dc.own, err = dc.comm.dev.Alloc(p.own)
-	return err
+	return nil
 }
 
 // connect exchanges the signals' memory and starts the proxy.
 func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	c := dc.comm
-	export, err := c.export(ctx, dc.shared.Bytes(), true)
+	export, err := c.export(ctx, dc.seg.net.Bytes(), true)
 	if err != nil {
 		return c.refuse(ctx, deviceCommunicator, err)
 	}
 	dc.export = export
-	size := len(dc.shared.Bytes())
-	blob, err := handleBlob(dc.shared.Handle(), signalOffer{Needs: dc.needs, offer: offer{Bytes: size, Size: size, Export: export}})
+	blob, err := handleBlob(signalOffer{Needs: dc.needs, offer: offer{Bytes: p.net, Size: p.net, Export: export}}, dc.seg.net.Handle(), dc.seg.peer.Handle())
 	if err != nil {
 		return c.refuse(ctx, deviceCommunicator, err)
 	}
@@ -121,75 +140,108 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		offers[r] = s.offer
 		return nil
 	}, func(blobs []bootstrap.Blob) error {
-		dc.maps, dc.regions, err = c.importAll(ctx, blobs, offers)
-		return err
+		if dc.netMaps, dc.regions, err = c.importAll(ctx, blobs, offers, false); err != nil {
+			return err
+		}
+		dc.peerMaps = make([]device.Memory, c.size)
+		for r := c.rank - c.lsaRank; r < c.rank-c.lsaRank+c.lsaSize; r++ {
+			if r == c.rank {
+				continue
+			}
+			if dc.peerMaps[r], err = c.importMemory(blobs[r], 1, p.peer); err != nil {
+				return fmt.Errorf("map signals of rank %d: %w", r, err)
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	dc.layOut(p)
+	if err := dc.layOut(p); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	base := c.nextCtx
 	c.nextCtx += int32(dc.needs.Contexts)
 	c.mu.Unlock()
-	dc.proxy = &proxy.DevComm{ABI: dc.abi, Context: base, Signals: dc.regions, Net: c.endpoint, MaxBytes: c.plugin.Powers().MaxBytes, Polled: c.plugin.Powers().Polled}
+	dc.proxy = &proxy.DevComm{
+		ABI: dc.abi, Stick: dc.stick, Context: base, Signals: dc.regions, Net: c.endpoint,
+		MaxBytes: c.plugin.Powers().MaxBytes, Polled: c.plugin.Powers().Polled, DeviceMemory: c.plugin.Powers().DeviceMemory, Blind: !c.dev.Powers().HostView,
+	}
 	return c.owner.AddDevComm(ctx, dc.proxy)
 }
 
 // layOut fills in the structure that kernels get, and the tables it points at.
-func (dc *DevComm) layOut(p plan) {
+func (dc *DevComm) layOut(p plan) error {
 	c, n := dc.comm, dc.needs
 	at := func(m device.Memory, off int) gpu.Ptr[byte] { return m.Ptr().Byte(uint64(off)) }
 	word := func(m device.Memory, off int) gpu.Ptr[uint64] { return gpu.Cast[uint64](at(m, off)) }
-	half := func(off int) gpu.Ptr[uint32] { return gpu.Cast[uint32](at(dc.own, off)) }
+	half := func(m device.Memory, off int) gpu.Ptr[uint32] { return gpu.Cast[uint32](at(m, off)) }
+	s := &dc.seg
+	depth := uint64(n.QueueDepth)
 	a := &dc.abi
 	*a = abi.DevComm{
 		Version: abi.DevCommVersion, Rank: int32(c.rank), Ranks: int32(c.size), LSARank: int32(c.lsaRank), LSASize: int32(c.lsaSize),
 		Contexts: int32(n.Contexts), Signals: int32(n.Signals), Counters: int32(n.Counters), Barriers: int32(n.Barriers),
-		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Looks: 64, Timeout: uint64(c.opt.Timeout),
-		Queues: gpu.Cast[abi.Queue](at(dc.own, p.table)), Status: half(p.status), Lost: half(p.lost),
-		Control: gpu.Cast[abi.Control](at(dc.own, p.ctl)),
-		Net:     word(dc.shared, p.net), LSA: word(dc.shared, p.lsaWords), Inbox: word(dc.shared, p.inbox),
-		SigOffset: word(dc.own, p.off), Shadow: word(dc.own, p.shadow),
-		Counter: word(dc.own, p.ctr), CounterOffset: word(dc.own, p.coff),
-		PeerLSA: gpu.Cast[gpu.Ptr[uint64]](at(dc.own, p.peerLSA)), PeerInbox: gpu.Cast[gpu.Ptr[uint64]](at(dc.own, p.peerInbox)),
-		Barrier: gpu.Cast[abi.BarrierState](at(dc.own, p.barrier)), Asleep: gpu.PtrTo(c.engine.Asleep()),
+		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Looks: 64, Sharing: uint32(n.Sharing), Timeout: uint64(c.opt.Timeout),
+		Mask: depth - 1, Shift: uint64(bits.TrailingZeros64(depth)),
+		Slots: word(s.host, p.slots), Hints: half(s.host, p.hints), Prod: gpu.Cast[abi.Producer](at(s.dev, p.prod)), Index: gpu.Cast[abi.Index](at(s.host, p.index)),
+		Status: half(s.dev, p.status), Lost: half(s.dev, p.lost),
+		Control: gpu.Cast[abi.Control](at(s.dev, p.ctl)), Notes: gpu.Cast[abi.Notes](at(s.host, p.notes)),
+		Net: word(s.net, 0), LSA: word(s.peer, p.lsaWords), Inbox: word(s.peer, p.inbox),
+		SigOffset: word(s.dev, p.off), Shadow: word(s.dev, p.shadow),
+		Counter: word(s.host, p.ctr), CounterOffset: word(s.dev, p.coff),
+		PeerLSA: gpu.Cast[gpu.Ptr[uint64]](at(s.dev, p.peerLSA)), PeerInbox: gpu.Cast[gpu.Ptr[uint64]](at(s.dev, p.peerInbox)),
+		Barrier: gpu.Cast[abi.BarrierState](at(s.dev, p.barrier)), Asleep: gpu.PtrTo(c.engine.Asleep()),
+	}
+	if n.SmallPut > 8 {
+		a.Cells = word(s.host, p.cells)
 	}
 	if n.Rail {
 		a.Railed = 1
 	}
-	if c.plugin.Powers().Polled && c.engine.Mode() == proxy.Assisted {
+	if c.plugin.Powers().Polled && c.engine.Mode() == proxy.Assisted && c.dev.Powers().Lanes == 1 {
 		a.Looks = 1 // the waiting thread is the one that looks at the network
 	}
 	if c.rank == 0 {
 		a.Inject = map[string]uint32{netplugin.InjectBitFlip: abi.InjectBitFlip, netplugin.InjectLostPut: abi.InjectLostPut,
 			netplugin.InjectDoubleSignal: abi.InjectDoubleSignal}[c.opt.Inject]
 	}
+	// What the host may not reach is built here and written in one go; only its first tables are not zero.
+	image := make([]uint64, p.dev/8)
+	inImage := func(off int) gpu.Ptr[byte] { return gpu.Cast[byte](gpu.PtrTo(&image[0])).Byte(uint64(off)) }
+	peerLSA, peerInbox := gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerLSA)), gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerInbox))
 	for i := range c.lsaSize {
-		m := dc.maps[c.rank-c.lsaRank+i]
+		m := dc.peerMaps[c.rank-c.lsaRank+i]
 		if i == c.lsaRank {
-			m = dc.shared
+			m = s.peer
 		}
-		a.PeerLSA.At(i).Store(word(m, p.lsaWords))
-		a.PeerInbox.At(i).Store(word(m, p.inbox))
+		peerLSA.At(i).Store(word(m, p.lsaWords))
+		peerInbox.At(i).Store(word(m, p.inbox))
 	}
-	depth := uint64(n.QueueDepth)
+	first := proxy.FirstTicket(depth)
 	for i := range p.queues {
-		q := a.Queues.At(i).Raw()
-		*q = abi.Queue{
-			Slots: word(dc.own, p.slots).At(i * n.QueueDepth * abi.DescWords), Hint: half(p.hints).At(i),
-			Prod: gpu.Cast[abi.Producer](at(dc.own, p.prod)).At(i), Index: gpu.Cast[abi.Index](at(dc.own, p.index)).At(i),
-			Mask: depth - 1, Shift: uint64(bits.TrailingZeros64(depth)),
-		}
-		if n.SmallPut > 8 {
-			q.Cells = word(dc.own, p.cells).At(i * n.QueueDepth * abi.CellWords)
-		}
-		first := proxy.FirstTicket(depth)
-		*q.Prod.Raw() = abi.Producer{Ticket: first, Credit: first + depth}
-		*q.Index.Raw() = abi.Index{Consumed: first, Completed: first}
-		q.Hint.Store(uint32(first))
+		gpu.Cast[abi.Producer](inImage(p.prod)).At(i).Store(abi.Producer{Ticket: first, Credit: first + depth})
+		a.Index.At(i).Store(abi.Index{Consumed: first, Completed: first})
+		a.Hints.At(i).Store(uint32(first))
+	}
+	return s.dev.Write(0, gpu.Slice(inImage(0), p.dev))
+}
+
+// tell writes a word of the device's memory that kernels look at.
+func (dc *DevComm) tell(off int, v uint32) {
+	m := dc.seg.dev
+	if m.Bytes() != nil {
+		gpu.Store(gpu.Cast[uint32](m.Ptr().Byte(uint64(off))), v, gpu.Release, gpu.ScopeSys)
+		return
+	}
+	if err := m.Write(off, binary.LittleEndian.AppendUint32(nil, v)); err != nil {
+		dc.comm.opt.Log.Error("tell the device", "rank", dc.comm.rank, "error", err)
 	}
 }
+
+// stick sets the status of a queue.
+func (dc *DevComm) stick(queue int, s abi.Status) { dc.tell(dc.plan.status+4*queue, uint32(s)) }
 
 // Device is the device communicator as kernels use it, by value. It must not be used after Close.
 func (dc *DevComm) Device() gin.DevComm { return dc.abi }
@@ -202,7 +254,11 @@ func (dc *DevComm) Cause() error {
 	dc.mu.Lock()
 	var r *abi.Record
 	if !dc.closed {
-		r = readRecord(gpu.PtrTo(&dc.abi.Control.Raw().Cause))
+		r = readRecord(gpu.PtrTo(&dc.abi.Notes.Raw().Cause))
+		// What the host saw tells more if it names an operation; else who waited does.
+		if h := dc.proxy.Cause(); h != nil && (r == nil || h.Op != 0) {
+			r = h
+		}
 	}
 	dc.mu.Unlock()
 	if r == nil {
@@ -234,12 +290,13 @@ func (dc *DevComm) waiter() *Cause {
 	if dc.closed {
 		return nil
 	}
-	p := gpu.PtrTo(&dc.abi.Control.Raw().Waiter)
+	p := gpu.PtrTo(&dc.abi.Notes.Raw().Waiter)
 	r := readRecord(p)
 	if r == nil {
 		return nil
 	}
 	gpu.Store(gpu.PtrTo(&p.Raw().State), 0, gpu.Release, gpu.ScopeSys)
+	dc.tell(dc.plan.ctl+controlWaiter, 0)
 	return causeOf(dc.comm.rank, r)
 }
 
@@ -248,7 +305,7 @@ func (dc *DevComm) lose(rank int) {
 	dc.mu.Lock()
 	defer dc.mu.Unlock()
 	if !dc.closed {
-		gpu.Store(dc.abi.Lost.At(rank), 1, gpu.Release, gpu.ScopeSys)
+		dc.tell(dc.plan.lost+4*rank, 1)
 	}
 }
 
@@ -257,7 +314,7 @@ func (dc *DevComm) end(s abi.Status) {
 	dc.mu.Lock()
 	defer dc.mu.Unlock()
 	if !dc.closed {
-		gpu.Store(gpu.PtrTo(&dc.abi.Control.Raw().Ended), uint32(s), gpu.Release, gpu.ScopeSys)
+		dc.tell(dc.plan.ctl+controlEnded, uint32(s))
 	}
 }
 
@@ -297,10 +354,10 @@ func (dc *DevComm) Close() error {
 
 func (dc *DevComm) free() error {
 	c := dc.comm
-	w := Window{comm: c, maps: dc.maps, regions: dc.regions, export: dc.export}
+	w := Window{comm: c, maps: append(dc.netMaps, dc.peerMaps...), regions: dc.regions, export: dc.export}
 	w.unmap()
 	var errs []error
-	for _, m := range []device.Memory{dc.shared, dc.own} {
+	for _, m := range []device.Memory{dc.seg.net, dc.seg.peer, dc.seg.dev, dc.seg.host} {
 		if m != nil {
 			errs = append(errs, m.Free())
 		}

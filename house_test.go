@@ -36,7 +36,7 @@ var floors = []house.Floor{
 	}},
 	{Number: 5, Folders: []house.Folder{
 		// Other plugins register by blank import, in the program that wants them.
-		{Path: ".", Only: map[string][]string{"netplugin": {"shm", "tcp"}}},
+		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "shm", "tcp"}}},
 	}},
 	{Number: 4, Folders: []house.Folder{
 		{Path: "internal/proxy"},

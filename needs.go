@@ -20,7 +20,21 @@ type Needs struct {
 	// SmallPut is the size up to which a payload travels with its descriptor, 8 to 256 bytes; default 8 on the software
 	// device, where the host reads the source as well as the device does.
 	SmallPut int
+	// Sharing says which threads use a context at once; each of them pays for what it does not rule out.
+	Sharing Sharing
 }
+
+// Sharing is which threads use a context at once.
+type Sharing int
+
+// Sharings.
+const (
+	// SharedByAll: any threads of the device. A put takes its place in the queue by an atomic, 0.3 us on an H200.
+	SharedByAll Sharing = abi.ShareGPU
+	// OneThread: one thread at a time posts to a context, and a wait, a barrier or the end of a kernel stands between one and
+	// the next. Two that post at once lose puts; the checks of the software device's race detector see it.
+	OneThread Sharing = abi.ShareThread
+)
 
 // Limits of Needs.
 const (
@@ -54,23 +68,29 @@ func (n *Needs) check() error {
 			return fmt.Errorf("%d %s asked for, %d to %d are accepted", f.v, f.name, f.low, f.high)
 		}
 	}
+	if n.Sharing < SharedByAll || n.Sharing > OneThread {
+		return fmt.Errorf("sharing %d asked for, SharedByAll (%d) and OneThread (%d) are accepted", n.Sharing, SharedByAll, OneThread)
+	}
 	if n.QueueDepth&(n.QueueDepth-1) != 0 {
 		return fmt.Errorf("queue depth %d asked for, a power of two is accepted", n.QueueDepth)
 	}
 	return nil
 }
 
-// plan says where each part of a device communicator lies: in the segment that peers map, or in this rank's own.
+// plan says where each part of a device communicator lies, in four segments: words that peers raise through the network
+// (net), and words that LSA peers write (peer); of this rank alone, what device threads use among themselves (dev), and what
+// they share with the host (host). See abi.DevComm.
 type plan struct {
 	n                               Needs
 	ranks, lsa, peers, queues       int
 	stride                          int // signal words per context
-	net, lsaWords, inbox, shared    int
-	table, prod, status, lost, ctl  int
+	net                             int
+	lsaWords, inbox, peer           int
+	prod, status, lost, ctl         int
 	off, shadow, coff, barrier      int
-	peerLSA, peerInbox              int
+	peerLSA, peerInbox, dev         int
 	slots, cells, hints, index, ctr int
-	own                             int
+	notes, host                     int
 }
 
 func newPlan(n Needs, ranks, lsa int) plan {
@@ -88,29 +108,33 @@ func newPlan(n Needs, ranks, lsa int) plan {
 		at += (bytes + 63) &^ 63 // no two writers share a line
 		return off
 	}
-	p.net, p.lsaWords, p.inbox = take(8*words), take(8*words), take(8*n.Barriers*lsa)
-	p.shared, at = max(at, 64), 0
+	take(8 * words)
+	p.net, at = max(at, 64), 0
+	p.lsaWords, p.inbox = take(8*words), take(8*n.Barriers*lsa)
+	p.peer, at = max(at, 64), 0
 
-	p.table, p.prod = take(64*p.queues), take(64*p.queues)
-	p.status, p.lost, p.ctl = take(4*p.queues), take(4*ranks), take(192)
+	p.prod = take(64 * p.queues)
+	p.status, p.lost, p.ctl = take(4*p.queues), take(4*ranks), take(64)
 	p.off, p.shadow, p.coff = take(8*words), take(8*words), take(8*n.Contexts*n.Counters)
 	p.barrier = take(64 * (1 + n.Contexts) * n.Barriers)
 	p.peerLSA, p.peerInbox = take(8*lsa), take(8*lsa)
+	p.dev, at = at, 0
 	p.slots = take(abi.DescBytes * n.QueueDepth * p.queues)
 	if n.SmallPut > 8 {
 		p.cells = take(8 * abi.CellWords * n.QueueDepth * p.queues)
 	}
 	p.hints, p.index, p.ctr = take(4*p.queues), take(64*p.queues), take(8*n.Contexts*n.Counters)
-	p.own = at
+	p.notes = take(128)
+	p.host = at
 	return p
 }
 
 // MemoryBytes is what a device communicator with these needs takes of each rank's memory:
 //
 //	queues = contexts * (ranks, or nodes with Rail)
-//	64*depth*queues (descriptors) + 320*depth*queues (cells, if SmallPut > 8) + 200*queues
+//	64*depth*queues (descriptors) + 320*depth*queues (cells, if SmallPut > 8) + 136*queues
 //	+ 32*contexts*(signals + barriers*ranks) + 16*contexts*counters + 64*(1+contexts)*barriers + small tables
 func (n Needs) MemoryBytes(ranks, lsaSize int) int {
 	p := newPlan(n, ranks, lsaSize)
-	return p.shared + p.own
+	return p.net + p.peer + p.dev + p.host
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/netplugin"
+	_ "github.com/doorbell-net/doorbell/netplugin/ce"  // the network of a device's copy engines, within a process
 	_ "github.com/doorbell-net/doorbell/netplugin/shm" // the network within a machine is always there
 	_ "github.com/doorbell-net/doorbell/netplugin/tcp" // and that between machines
 )
@@ -35,7 +36,7 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
 	if err == nil {
 		c.endpoint, err = c.plugin.Open(netplugin.Config{
 			Rank: c.rank, Ranks: c.size, Epoch: c.group.Epoch(), Auth: auth, Interfaces: c.opt.addresses, Lanes: c.opt.lanes,
-			Timeout: min(c.opt.Timeout, reconnect), Log: c.opt.Log,
+			Timeout: min(c.opt.Timeout, reconnect), Copier: c.copier(), Log: c.opt.Log,
 		})
 	}
 	if err := c.agree(ctx, "open", err); err != nil {
@@ -44,22 +45,30 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
 	return c.meet(ctx)
 }
 
-// chooseNetwork replaces auto, also behind fault+: shared memory when each rank can pass descriptors to each, else tcp.
-// All ranks choose the same.
+// chooseNetwork replaces auto, also behind fault+: within a process the copy engines of a device that has some; shared memory
+// when each rank can pass descriptors to each; else tcp. All ranks choose the same.
 func (c *Comm) chooseNetwork(ctx context.Context) (string, error) {
-	reach := []byte{1}
+	const none, descriptors, process = 0, 1, 2
+	reach := []byte{descriptors}
 	for r := range c.size {
 		if !c.group.CanPassFDs(r) {
-			reach[0] = 0
+			reach[0] = none
+		}
+	}
+	if !c.dev.Powers().HostView {
+		// Its memory is passed within a process only.
+		reach[0] = none
+		if c.oneProcess {
+			reach[0] = process
 		}
 	}
 	blobs, err := c.gather(ctx, "choose a network", bootstrap.Blob{Bytes: reach})
 	if err != nil {
 		return "", err
 	}
-	best := "shm"
+	best := map[byte]string{descriptors: "shm", process: "ce"}[reach[0]]
 	for _, b := range blobs {
-		if len(b.Bytes) != 1 || b.Bytes[0] != 1 {
+		if len(b.Bytes) != 1 || b.Bytes[0] != reach[0] || best == "" {
 			best = "tcp"
 		}
 	}

@@ -60,7 +60,7 @@ func Open(ctx context.Context, o Options) (*Comm, error) {
 	if processes == 0 {
 		processes = o.Size
 	}
-	return open(ctx, o, g, auth, soft.Shared, processes)
+	return open(ctx, o, g, auth, place{soft.Shared, processes, 1})
 }
 
 // Local makes n ranks in this process, each with a software device of its own. It is the way to try kernels, and to run
@@ -89,7 +89,7 @@ func Local(n int, opts ...Options) ([]*Comm, error) {
 		wg.Go(func() {
 			o := o
 			o.Rank = r
-			comms[r], errs[r] = open(context.Background(), o, groups[r], auths[r], soft.Heap, 1)
+			comms[r], errs[r] = open(context.Background(), o, groups[r], auths[r], place{soft.Heap, 1, n})
 		})
 	}
 	wg.Wait()
@@ -129,24 +129,27 @@ func engineOf(m proxy.Mode) *proxy.Engine {
 	return engines[m]
 }
 
-// open makes the communicator of a rank that is in its group. processes is how many of this job share the machine.
-func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth, alloc soft.Allocator, processes int) (*Comm, error) {
+// open makes the communicator of a rank that is in its group.
+func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth, p place) (*Comm, error) {
 	mode, err := proxy.ParseMode(o.Progress)
 	if err != nil {
 		return nil, err
 	}
-	mode = proxy.Choose(mode, runtime.NumCPU(), processes)
-	busy := processes // threads that poll
+	mode = proxy.Choose(mode, runtime.NumCPU(), p.processes)
+	busy := p.processes // threads that poll
 	if mode == proxy.Thread {
 		busy *= 2
 	}
+	dev, err := o.openDevice(p, busy)
+	if err != nil {
+		// The others are told by this one's leaving.
+		return nil, errors.Join(err, g.Close())
+	}
 	c := &Comm{
 		opt: o, rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
-		dev: soft.New(soft.Options{
-			Allocator: alloc, CrowdedProcess: alloc == soft.Heap && o.Size > min(runtime.GOMAXPROCS(0), runtime.NumCPU()), CrowdedMachine: busy > runtime.NumCPU(), OwnProcess: alloc != soft.Heap,
-		}),
-		engine: engineOf(mode),
-		lost:   map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
+		dev:    dev,
+		engine: engineOf(mode), oneProcess: p.ranks == o.Size,
+		lost: map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
 		windows: map[*Window]struct{}{}, buffers: map[*Buffer]struct{}{},
 		gen: mathrand.Uint32(), // so that a window of another communicator is stale here
 	}
@@ -160,11 +163,14 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 		g.Close()
 		return nil, err
 	}
-	c.infos.ranks, c.infos.lsa = c.size, c.lsaSize
+	c.infos.ranks = c.size
 	c.owner = proxy.NewOwner(c.rank, c.failed)
 	c.engine.Add(c.owner)
 	if c.engine.Mode() == proxy.Assisted {
 		c.dev.SetProgress(func() bool { return c.engine.Assist(c.owner) })
+	}
+	if b, ok := c.dev.(interface{ Busy() bool }); ok {
+		c.owner.StayAwake(b.Busy)
 	}
 	go c.housekeep()
 	g.OnLost(c.lose)
@@ -186,6 +192,7 @@ func (c *Comm) failed(err error) {
 type hello struct {
 	RanksPerNode int
 	Net          string
+	Device       string
 	Probe        [16]byte // stands at the start of its probe memory
 	Bytes        int
 	Reach        []bool // in the second round: whose probe it could read
@@ -198,10 +205,12 @@ func (c *Comm) discover(ctx context.Context) error {
 		return c.agree(ctx, "discover nodes", err)
 	}
 	defer probe.Free()
-	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.plugin.Name(), Bytes: len(probe.Bytes())}
+	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.plugin.Name(), Device: c.dev.Name(), Bytes: 4096}
 	rand.Read(me.Probe[:])
-	copy(probe.Bytes(), me.Probe[:])
-	blob, err := handleBlob(probe.Handle(), me)
+	if err := probe.Write(0, me.Probe[:]); err != nil {
+		return c.agree(ctx, "discover nodes", err)
+	}
+	blob, err := handleBlob(me, probe.Handle())
 	if err != nil {
 		return c.agree(ctx, "discover nodes", err)
 	}
@@ -215,9 +224,9 @@ func (c *Comm) discover(ctx context.Context) error {
 		err = cmp.Or(err, json.Unmarshal(b.Bytes, &all[r]))
 		me.Reach[r] = r == c.rank || c.group.SameHost(r) && c.readProbe(b, &all[r])
 		closeFDs(r == c.rank, b)
-		if err == nil && (all[r].RanksPerNode != me.RanksPerNode || all[r].Net != me.Net) {
-			err = fmt.Errorf("rank %d has %d ranks per node and network %q, rank %d has %d and %q: they must agree",
-				c.rank, me.RanksPerNode, me.Net, r, all[r].RanksPerNode, all[r].Net)
+		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device) {
+			err = fmt.Errorf("rank %d has %d ranks per node, network %q and device %q, rank %d has %d, %q and %q: they must agree",
+				c.rank, me.RanksPerNode, me.Net, me.Device, r, h.RanksPerNode, h.Net, h.Device)
 		}
 	}
 	mine, jerr := json.Marshal(me)
@@ -252,29 +261,38 @@ func (c *Comm) discover(ctx context.Context) error {
 
 // readProbe says whether a rank's memory handle really passed.
 func (c *Comm) readProbe(b bootstrap.Blob, h *hello) bool {
-	m, err := c.importMemory(b, h.Bytes)
+	m, err := c.importMemory(b, 0, h.Bytes)
 	if err != nil {
 		return false
 	}
 	defer m.Free()
-	return len(m.Bytes()) >= len(h.Probe) && [16]byte(m.Bytes()) == h.Probe
+	var got [16]byte
+	return m.Read(0, got[:]) == nil && got == h.Probe
 }
 
-// handleBlob is a memory handle and something to say, for an all-gather.
-func handleBlob(h device.Handle, say any) (bootstrap.Blob, error) {
+// handleBlob is memory handles and something to say, for an all-gather.
+func handleBlob(say any, handles ...device.Handle) (bootstrap.Blob, error) {
 	text, err := json.Marshal(say)
-	b := bootstrap.Blob{Bytes: text, Local: h.Local}
-	if h.FD >= 0 {
-		b.FDs = []int{h.FD}
+	b := bootstrap.Blob{Bytes: text}
+	local := make([]any, len(handles))
+	for i, h := range handles {
+		local[i] = h.Local
+		if h.FD >= 0 {
+			b.FDs = append(b.FDs, h.FD)
+		}
 	}
+	b.Local = local
 	return b, err
 }
 
-// importMemory maps what handleBlob described.
-func (c *Comm) importMemory(b bootstrap.Blob, bytes int) (device.Memory, error) {
-	h := device.Handle{FD: -1, Bytes: bytes, Local: b.Local}
-	if len(b.FDs) > 0 {
-		h.FD = b.FDs[0]
+// importMemory maps memory number i of those that handleBlob described.
+func (c *Comm) importMemory(b bootstrap.Blob, i, bytes int) (device.Memory, error) {
+	h := device.Handle{FD: -1, Bytes: bytes}
+	if local, ok := b.Local.([]any); ok && i < len(local) {
+		h.Local = local[i]
+	}
+	if i < len(b.FDs) {
+		h.FD = b.FDs[i]
 	}
 	return c.dev.Import(h)
 }

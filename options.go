@@ -27,7 +27,7 @@ type Options struct {
 	Net string
 	// Backend drives the network: auto or proxy.
 	Backend string
-	// Device runs the kernels: auto or soft.
+	// Device runs the kernels: auto or soft, goroutines; cuda, an NVIDIA GPU.
 	Device string
 	// Progress is who drives the proxy: auto, thread (a polling thread of this process) or assisted (whoever waits).
 	Progress string
@@ -44,6 +44,7 @@ type Options struct {
 	// Who this process is. Open only; Size 0 takes it from the environment.
 	Rank, Size int
 	LocalSize  int    // ranks on this host, 0 if not known
+	LocalRank  int    // this one's number among them: it takes the GPU of that number, modulo their count
 	Addr       string // where ranks meet: HOST:PORT, file:/PATH on storage that all hosts share, unix:@NAME or unix:/PATH
 	Job        string // keeps apart jobs that share an address
 	Token      []byte // secret of the job
@@ -108,7 +109,7 @@ func (o *Options) fillRank(lookup env.Lookup) error {
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	o.Rank, o.Size, o.LocalSize = l.Rank, l.Size, max(o.LocalSize, l.LocalSize)
+	o.Rank, o.Size, o.LocalSize, o.LocalRank = l.Rank, l.Size, max(o.LocalSize, l.LocalSize), max(l.LocalRank, 0)
 	o.Addr, o.Job = cmp.Or(o.Addr, l.Addr), cmp.Or(o.Job, l.Job)
 	if l.Launcher != launchenv.Doorbell { // of our own there is no doubt
 		o.launcher = l.String()
@@ -169,9 +170,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("open: backend %q, auto, proxy and gdaki are accepted", o.Backend)
 	}
 	switch o.Device {
-	case "auto", "soft":
-	case "cuda":
-		return fmt.Errorf("open: device cuda: %w", ErrNotSupported)
+	case "auto", "soft", "cuda":
 	default:
 		return fmt.Errorf("open: device %q, auto, soft and cuda are accepted", o.Device)
 	}

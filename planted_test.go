@@ -86,7 +86,7 @@ type ticket struct {
 }
 
 func takeTicket(d *gin.DevComm, queue int) ticket {
-	q := d.Queues.At(queue).Raw()
+	q := d.Queue(queue)
 	n := gpu.AtomicAdd(gpu.PtrTo(&q.Prod.Raw().Ticket), 1, gpu.Relaxed, gpu.ScopeGPU)
 	return ticket{q.Slots.At(int(n&q.Mask) * abi.DescWords), q.Hint, n, ((n>>q.Shift)&1 ^ 1) << 63}
 }

@@ -5,6 +5,7 @@ package doorbell
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type offer struct {
 	Off    int
 	Size   int
 	Export []byte // of the network
+	Device bool   // the network does not reach it
 }
 
 // Register makes a buffer a window. Collective: each rank brings a buffer of its own, of any size from 1 byte. If it
@@ -77,20 +79,21 @@ func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 
 func (w *Window) register(ctx context.Context) error {
 	c := w.comm
-	mem := w.buf.Bytes()
-	export, err := c.export(ctx, mem, false)
-	if err != nil {
-		return c.refuse(ctx, "register", err)
+	if mem := w.buf.Bytes(); mem != nil { // else the network does not reach it
+		export, err := c.export(ctx, mem, false)
+		if err != nil {
+			return c.refuse(ctx, "register", err)
+		}
+		w.export = export
 	}
-	w.export = export
-	blob, err := handleBlob(w.buf.mem.Handle(), offer{Bytes: len(w.buf.mem.Bytes()), Off: w.buf.off, Size: w.buf.n, Export: export})
+	blob, err := handleBlob(offer{Bytes: w.buf.root.n, Off: w.buf.off, Size: w.buf.n, Export: w.export, Device: w.buf.Bytes() == nil && !c.plugin.Powers().DeviceMemory}, w.buf.mem.Handle())
 	if err != nil {
 		return c.refuse(ctx, "register", err)
 	}
 	offers := make([]offer, c.size)
 	err = c.exchange(ctx, "register", blob, func(r int, b bootstrap.Blob) error { return json.Unmarshal(b.Bytes, &offers[r]) },
 		func(blobs []bootstrap.Blob) error {
-			if w.maps, w.regions, err = c.importAll(ctx, blobs, offers); err != nil {
+			if w.maps, w.regions, err = c.importAll(ctx, blobs, offers, true); err != nil {
 				return err
 			}
 			return w.publish(ctx, offers)
@@ -112,23 +115,25 @@ func (w *Window) publish(ctx context.Context, offers []offer) error {
 	if err != nil {
 		return err
 	}
-	p := info.Raw()
-	for r, o := range offers {
-		p.Sizes.At(r).Store(uint64(o.Size))
-	}
-	for i := range c.lsaSize {
-		base := w.buf.Ptr()
+	bases := make([]gpu.Ptr[byte], c.lsaSize)
+	for i := range bases {
+		bases[i] = w.buf.Ptr()
 		if r := c.rank - c.lsaRank + i; r != c.rank {
-			base = w.maps[r].Ptr().Byte(uint64(offers[r].Off))
+			bases[i] = w.maps[r].Ptr().Byte(uint64(offers[r].Off))
 		}
-		p.Bases.At(i).Store(base)
 	}
-	w.dev = gin.Window{Info: info, Base: w.buf.Ptr(), Size: uint64(w.buf.n), ID: id, Gen: gen}
-	if err := c.owner.AddWindow(ctx, &proxy.Window{ID: id, Gen: gen, Bytes: w.buf.Bytes(), Peers: w.regions}); err != nil {
+	if err := c.infos.fill(id, offers, c.rank-c.lsaRank, bases); err != nil {
+		c.infos.give(id)
+		return err
+	}
+	w.dev = gin.Window{Info: info, Base: w.buf.Ptr(), Size: uint64(w.buf.n), ID: id, Gen: gen, LSA0: int32(c.rank - c.lsaRank)}
+	if c.dev.Powers().Lanes > 1 && w.buf.Bytes() != nil {
+		w.dev.Far = 1
+	}
+	if err := c.owner.AddWindow(ctx, &proxy.Window{ID: id, Gen: gen, Bytes: w.buf.Bytes(), Dev: c.devAddress(w.buf), Size: w.buf.n, Peers: w.regions}); err != nil {
 		return err // withdraw gives the id back
 	}
-	gpu.Store(gpu.PtrTo(&p.Gen), gen, gpu.Release, gpu.ScopeSys)
-	return nil
+	return c.infos.setGen(id, gen)
 }
 
 // export tells the network of memory that peers will name.
@@ -137,9 +142,17 @@ func (c *Comm) export(ctx context.Context, mem []byte, signals bool) (key []byte
 	return key, cmp.Or(werr, err)
 }
 
-// importAll maps each rank's memory where it can be, and makes it known to the network. The own region is imported
-// like the others': a rank may put to itself.
-func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []offer) (maps []device.Memory, regions []netplugin.Region, err error) {
+// devAddress is the device's address of a buffer, nil where it is the host's too.
+func (c *Comm) devAddress(b *Buffer) gpu.Ptr[byte] {
+	if c.dev.Powers().HostView {
+		return gpu.Ptr[byte]{}
+	}
+	return b.Ptr()
+}
+
+// importAll maps each rank's memory, the first of its blob, where it can be, and makes it known to the network. The own
+// region is imported like the others': a rank may put to itself. stores says that kernels of LSA peers use it too.
+func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []offer, stores bool) (maps []device.Memory, regions []netplugin.Region, err error) {
 	maps, regions = make([]device.Memory, c.size), make([]netplugin.Region, c.size)
 	lsa := c.rank - c.lsaRank
 	for r, b := range blobs {
@@ -148,9 +161,9 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 			return maps, regions, fmt.Errorf("rank %d offers %d bytes at %d of %d", r, o.Size, o.Off, o.Bytes)
 		}
 		key := netplugin.Key{Bytes: o.Export, Size: o.Size}
-		inLSA := r >= lsa && r < lsa+c.lsaSize
-		if c.plugin.Powers().Mapped || inLSA {
-			m, err := c.importMemory(b, o.Bytes)
+		inLSA := stores && r >= lsa && r < lsa+c.lsaSize
+		if c.plugin.Powers().Mapped || inLSA { // one that has DeviceMemory is Mapped too
+			m, err := c.importMemory(b, 0, o.Bytes)
 			if err != nil {
 				return maps, regions, fmt.Errorf("map memory of rank %d: %w", r, err)
 			}
@@ -158,6 +171,12 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 			if all := m.Bytes(); len(all) >= o.Bytes {
 				key.Map = all[o.Off : o.Off+o.Size : o.Off+o.Size]
 			}
+			if !c.dev.Powers().HostView {
+				key.Dev = m.Ptr().Byte(uint64(o.Off))
+			}
+		}
+		if o.Device {
+			continue
 		}
 		var ierr error
 		if err := c.owner.With(ctx, func() { regions[r], ierr = c.endpoint.Import(r, key) }); err != nil || ierr != nil {
@@ -240,8 +259,8 @@ func (w *Window) Close() error {
 
 // withdraw makes the window unknown to the device and to the proxy.
 func (w *Window) withdraw(ctx context.Context) error {
-	gpu.Store(gpu.PtrTo(&w.dev.Info.Raw().Gen), 0, gpu.Release, gpu.ScopeSys)
-	err := w.comm.owner.RemoveWindow(ctx, w.dev.ID)
+	err := w.comm.infos.setGen(w.dev.ID, 0)
+	err = errors.Join(err, w.comm.owner.RemoveWindow(ctx, w.dev.ID))
 	w.comm.infos.give(w.dev.ID)
 	return err
 }
@@ -274,17 +293,17 @@ func (w *Window) unmap() {
 // windowInfos hands out the entries that device Windows point at. Their memory lives as long as the communicator, so
 // that a stale Window reads a generation and nothing else.
 type windowInfos struct {
-	dev        device.Device
-	ranks, lsa int
-	mu         sync.Mutex
-	chunks     []device.Memory
-	spare      []uint32
-	n          uint32
+	dev    device.Device
+	ranks  int
+	mu     sync.Mutex
+	chunks []device.Memory
+	spare  []uint32
+	n      uint32
 }
 
 const infosPerChunk = 32
 
-func (t *windowInfos) entryBytes() int { return 64 + 8*(t.ranks+t.lsa+7)/8*8 }
+func (t *windowInfos) entryBytes() int { return abi.InfoBytes(t.ranks) }
 
 func (t *windowInfos) at(id uint32) gpu.Ptr[abi.WindowInfo] {
 	m := t.chunks[id/infosPerChunk]
@@ -308,11 +327,39 @@ func (t *windowInfos) take() (id uint32, p gpu.Ptr[abi.WindowInfo], err error) {
 	}
 	id = t.n
 	t.n++
-	p = t.at(id)
-	tables := gpu.Cast[byte](p).Byte(64)
-	p.Raw().Sizes = gpu.Cast[uint64](tables)
-	p.Raw().Bases = gpu.Cast[gpu.Ptr[byte]](tables.Byte(uint64(8 * t.ranks)))
-	return id, p, nil
+	return id, t.at(id), nil
+}
+
+// fill writes an entry, but for its generation: sizes by rank of the world, bases of the LSA team, whose first rank is lsa0.
+func (t *windowInfos) fill(id uint32, offers []offer, lsa0 int, bases []gpu.Ptr[byte]) error {
+	image := make([]uint64, abi.InfoBytes(t.ranks)/8)
+	w := abi.Window{Info: gpu.Cast[abi.WindowInfo](gpu.PtrTo(&image[0]))}
+	for r, o := range offers {
+		p := abi.WindowPeer{Size: uint64(o.Size)}
+		if i := r - lsa0; i >= 0 && i < len(bases) {
+			p.Base = bases[i]
+		}
+		w.Peer(int32(r)).Store(p)
+	}
+	m, off := t.place(id)
+	return m.Write(off, gpu.Slice(gpu.Cast[byte](w.Info), 8*len(image)))
+}
+
+// setGen makes the entry valid for windows of that generation, 0 for none. What fill wrote is visible before.
+func (t *windowInfos) setGen(id, gen uint32) error {
+	m, off := t.place(id)
+	if m.Bytes() == nil {
+		return m.Write(off, binary.LittleEndian.AppendUint32(nil, gen))
+	}
+	gpu.Store(gpu.PtrTo(&t.at(id).Raw().Gen), gen, gpu.Release, gpu.ScopeSys)
+	return nil
+}
+
+// place is where an entry lies.
+func (t *windowInfos) place(id uint32) (m device.Memory, off int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.chunks[id/infosPerChunk], int(id%infosPerChunk) * t.entryBytes()
 }
 
 func (t *windowInfos) give(id uint32) {

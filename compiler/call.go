@@ -134,7 +134,10 @@ func (e *emitter) builtin(in *ssa.Call, b *ssa.Builtin) string {
 	case "min", "max":
 		return e.minmax(in, b.Name())
 	case "copy":
-		if _, ok := a[1].Type().Underlying().(*types.Slice); ok {
+		if s, ok := a[1].Type().Underlying().(*types.Slice); ok {
+			if hasPointer(s.Elem()) { // the addresses would not be followed (escape.go)
+				e.errorf(in.Pos(), "copy of a %s, whose elements hold addresses, in device code: write a loop", s)
+			}
 			return e.copySlice(a[0], a[1])
 		}
 	case "Add": // of unsafe

@@ -88,7 +88,7 @@ func (x *escape) use(v ssa.Value, level int, r ssa.Instruction) {
 			x.flow(r.(ssa.Value), level)
 		}
 	case *ssa.Return:
-		if r.Parent() == x.home.Parent() {
+		if r.Parent() == x.home.Parent() || r.Parent().Parent() != nil { // a closure may be called from anywhere
 			x.fail("its address is returned", r.Pos())
 		} else {
 			x.returned[returnKey{r.Parent(), level}] = true
@@ -124,8 +124,10 @@ func (x *escape) call(v ssa.Value, level int, r *ssa.Call) {
 	if callee == nil {
 		if b, ok := c.Value.(*ssa.Builtin); ok && (b.Name() == "Add" || b.Name() == "Slice" || b.Name() == "SliceData" || b.Name() == "ssa:wrapnilchk") {
 			x.flow(r, level)
+		} else if !ok && c.Value != v {
+			x.fail("its address is passed to a function that is a parameter", r.Pos())
 		}
-		return // of a function value: the emitter knows it or refuses it
+		return
 	}
 	if name := intrinsicName(callee); name != "" {
 		switch {

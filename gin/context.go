@@ -14,6 +14,11 @@ type Context struct {
 	dc       *DevComm
 	id       int32 // -1: not a context of the communicator
 	released gpu.Scope
+	byLSA    bool // the last wait ended by a store of an LSA peer
+	farWord  int32
+	near     int32           // LSA peer + 1 that nearLSA is of
+	nearLSA  gpu.Ptr[uint64] // its signal words: a look at the table less for who signals one peer again and again
+	far      uint64          // what NET word number farWord was when it was looked at last
 	timeout  uint64
 }
 
@@ -89,9 +94,32 @@ func (c *Context) actionValid(a Action) bool {
 	return a.signal >= 0 && a.signal <= c.dc.Signals && a.counter >= 0 && a.counter <= c.dc.Counters
 }
 
-// validWindow says whether w is registered now.
-func validWindow(w Window) bool {
-	return !w.Info.IsNil() && w.Gen != 0 && gpu.Load(gpu.PtrTo(&w.Info.Raw().Gen), gpu.Acquire, gpu.ScopeSys) == w.Gen
+// generation is that of the window which is registered now under w's id, and never that of no window. The tables behind it
+// were written before w reached the kernel: no order is needed.
+func generation(w Window) uint32 {
+	return gpu.Load(gpu.PtrTo(&w.Info.Raw().Gen), gpu.Relaxed, gpu.ScopeSys)
+}
+
+// sizeOf is how many bytes of the window a rank of the world has.
+func sizeOf(w *Window, world int32) uint64 { return gpu.PtrTo(&w.Peer(world).Raw().Size).Load() }
+
+// look is what a post looks at first. It is all loaded before any of it is tested: on a GPU each look takes 180 ns, and
+// several at once no longer.
+type look struct {
+	stuck, ended   uint32
+	ticket, credit uint64
+}
+
+// look looks at a queue.
+func (c *Context) look(queue int32) look {
+	prod := c.dc.Prod.At(int(queue)).Raw()
+	return look{
+		stuck: gpu.Load(c.dc.Status.At(int(queue)), gpu.Relaxed, gpu.ScopeSys),
+		ended: gpu.Load(gpu.PtrTo(&c.dc.Control.Raw().Ended), gpu.Relaxed, gpu.ScopeSys),
+		// Credit may be old, so it is never too high: Consumed only grows.
+		credit: gpu.Load(gpu.PtrTo(&prod.Credit), gpu.Relaxed, gpu.ScopeGPU),
+		ticket: gpu.Load(gpu.PtrTo(&prod.Ticket), gpu.Relaxed, gpu.ScopeGPU),
+	}
 }
 
 func inBounds(off, n, size uint64) bool { return n <= size && off <= size-n }

@@ -9,20 +9,31 @@ import (
 
 // LSAPointer is the address of byte off of an LSA peer's part of a window. It is not checked.
 func LSAPointer(w Window, lsaPeer int32, off uint64) gpu.Ptr[byte] {
-	return w.Info.Raw().Bases.At(int(lsaPeer)).Load().Byte(off)
+	return gpu.PtrTo(&w.Peer(w.LSA0 + lsaPeer).Raw().Base).Load().Byte(off)
 }
 
 // LSAPut copies bytes at src into (dst, dstOff) of an LSA peer by stores of the threads that take part. It returns
 // when they are issued; a later LSASignal of the same threads, or a barrier, makes them visible at the peer. Invalid:
 // a peer that is not in the LSA team, a window that is not registered, an offset and size past its end.
 func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src gpu.Ptr[byte], bytes uint64) Status {
-	if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || !validWindow(dst) ||
-		!inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(c.dc.Rank-c.dc.LSARank+lsaPeer)).Load()) {
+	if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || dst.Info.IsNil() || dst.Gen == 0 {
 		return Invalid
 	}
-	to := LSAPointer(dst, lsaPeer, dstOff)
+	gen, size, to := generation(dst), sizeOf(&dst, dst.LSA0+lsaPeer), LSAPointer(dst, lsaPeer, dstOff)
+	word := uint64(0)
+	whole := co.kind == coopThread && bytes == 8 && (src.Addr()|dstOff)&7 == 0
+	if whole {
+		word = gpu.Cast[uint64](src).Load() // beside the look at the generation: see look
+	}
+	if gen != dst.Gen || !inBounds(dstOff, bytes, size) {
+		return Invalid
+	}
 	if c.dc.Inject == abi.InjectBitFlip || c.dc.Inject == abi.InjectLostPut {
 		return c.lsaPutFaulty(co, to, src, bytes)
+	}
+	if whole && to.Addr()&7 == 0 {
+		gpu.Cast[uint64](to).Store(word)
+		return OK
 	}
 	lsaCopy(co, to, src, bytes)
 	return OK
@@ -72,8 +83,10 @@ func (c *Context) LSASignal(co Coop, lsaPeer, id int32, v uint64) Status {
 			if c.dc.Inject == abi.InjectDoubleSignal && v != 0 && c.injectNow() {
 				v += v
 			}
-			word := c.dc.PeerLSA.At(int(lsaPeer)).Load().At(int(c.id)*int(c.dc.SignalStride) + int(id))
-			gpu.Fence(gpu.Release, gpu.ScopeSys)
+			if c.near != lsaPeer+1 {
+				c.near, c.nearLSA = lsaPeer+1, c.dc.PeerLSA.At(int(lsaPeer)).Load()
+			}
+			word := c.nearLSA.At(int(c.id)*int(c.dc.SignalStride) + int(id))
 			gpu.AtomicAdd(word, v, gpu.Release, gpu.ScopeSys)
 		}
 	}

@@ -18,23 +18,28 @@ func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64,
 		return co.end(OK)
 	}
 	i, world, ok := c.queue(team, peer)
-	if !ok || !c.actionValid(act) || !validWindow(dst) || !validWindow(src) ||
-		!inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) || !inBounds(srcOff, bytes, src.Size) {
+	if !ok || !c.actionValid(act) || dst.Info.IsNil() || src.Info.IsNil() || !inBounds(srcOff, bytes, src.Size) {
 		return co.end(Invalid)
 	}
+	l, dstGen, srcGen, size := c.look(i), generation(dst), generation(src), sizeOf(&dst, world)
 	d := abi.Desc{Op: abi.OpPut, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, SrcWin: src.ID, Src: srcOff}
 	from := src.Base.Byte(srcOff)
-	if bytes <= uint64(c.dc.CellPayload) {
-		// Small ones travel with the descriptor: nobody has to read device memory for them.
-		if bytes <= 8 {
-			d.Op, d.Src, d.SrcWin = abi.OpPutValue, loadBytes(from, bytes), 0
-		} else {
+	small := bytes <= uint64(c.dc.CellPayload) && src.Far == 0
+	if small && bytes <= 8 {
+		d.Op, d.Src, d.SrcWin = abi.OpPutValue, loadBytes(from, bytes), 0
+	}
+	if dst.Gen == 0 || dstGen != dst.Gen || src.Gen == 0 || srcGen != src.Gen || !inBounds(dstOff, bytes, size) {
+		return co.end(Invalid)
+	}
+	if small {
+		// It travels with the descriptor: nobody has to read device memory for it.
+		if bytes > 8 {
 			d.Op, d.Src, d.SrcWin = abi.OpPutCell, 0, 0
 		}
 	} else if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
-	return co.end(c.post(co.t, i, world, &d, act, from))
+	return co.end(c.post(co.t, i, world, &d, act, from, &l))
 }
 
 // PutValue stores the low bytes (1 to 8) of value at (dst, dstOff) of a peer, and then does the action. It needs no
@@ -44,12 +49,15 @@ func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff ui
 		return co.end(OK)
 	}
 	i, world, ok := c.queue(team, peer)
-	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || !validWindow(dst) ||
-		!inBounds(dstOff, bytes, dst.Info.Raw().Sizes.At(int(world)).Load()) {
+	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || dst.Info.IsNil() {
+		return co.end(Invalid)
+	}
+	l, gen, size := c.look(i), generation(dst), sizeOf(&dst, world)
+	if dst.Gen == 0 || gen != dst.Gen || !inBounds(dstOff, bytes, size) {
 		return co.end(Invalid)
 	}
 	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
-	return co.end(c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{}))
+	return co.end(c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{}, &l))
 }
 
 // Signal does the action without a payload. It is strong: it covers the earlier puts of this context to the peer.
@@ -59,7 +67,8 @@ func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 		i, world, ok := c.queue(team, peer)
 		if ok && c.actionValid(act) {
 			d := abi.Desc{Op: abi.OpSignal}
-			s = c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{})
+			l := c.look(i)
+			s = c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{}, &l)
 		} else {
 			s = Invalid
 		}
@@ -68,7 +77,7 @@ func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 }
 
 // post takes a ticket and writes the descriptor. The arguments are valid.
-func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act Action, from gpu.Ptr[byte]) Status {
+func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act Action, from gpu.Ptr[byte], l *look) Status {
 	d.Version = abi.DescVersion
 	if act.signal > 0 {
 		d.Flags |= abi.FlagStrong
@@ -83,19 +92,19 @@ func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act Action, fr
 		d.Flags |= abi.FlagCounter
 		d.Counter = uint32(act.counter - 1)
 	}
-	return c.enqueue(t, i, world, d, from)
+	return c.enqueue(t, i, world, d, from, l)
 }
 
 // enqueue is post for a descriptor that has its flags.
-func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Ptr[byte]) Status {
-	if s := gpu.Load(c.dc.Status.At(int(i)), gpu.Relaxed, gpu.ScopeSys); s != 0 {
-		return Status(s)
+func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Ptr[byte], l *look) Status {
+	if l.stuck != 0 {
+		return Status(l.stuck)
 	}
-	if e := gpu.Load(gpu.PtrTo(&c.dc.Control.Raw().Ended), gpu.Relaxed, gpu.ScopeSys); e != 0 {
-		return Status(e)
+	if l.ended != 0 {
+		return Status(l.ended)
 	}
-	q := c.dc.Queues.At(int(i)).Raw()
-	ticket, s := c.reserve(t, q, world, d)
+	q := c.dc.Queue(int(i))
+	ticket, s := c.reserve(t, &q, world, d, l)
 	if s != OK {
 		return s
 	}
@@ -107,7 +116,7 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Pt
 	var w [abi.DescWords]uint64
 	d.Encode(&w, phase)
 	p := q.Slots.At(slot * abi.DescWords)
-	// No order among the words: each has its phase bit.
+	// No order among the words: each has its phase bit. What they speak of was released before (Put).
 	gpu.Store(p, w[0], gpu.Phased, gpu.ScopeSys)
 	gpu.Store(p.At(1), w[1], gpu.Phased, gpu.ScopeSys)
 	gpu.Store(p.At(2), w[2], gpu.Phased, gpu.ScopeSys)
@@ -124,21 +133,27 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Pt
 }
 
 // reserve takes a ticket, never before room for it is seen: a put that times out leaves no hole behind.
-func (c *Context) reserve(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc) (uint64, Status) {
+func (c *Context) reserve(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc, l *look) (uint64, Status) {
 	prod := q.Prod.Raw()
 	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
-	for {
-		// Credit may be old, so it is never too high: Consumed only grows.
-		limit := gpu.Load(credit, gpu.Relaxed, gpu.ScopeGPU)
-		ticket := gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
-		if int64(limit-ticket) <= 0 {
-			break
-		}
-		if gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeGPU) {
+	ticket, limit := l.ticket, l.credit
+	for int64(limit-ticket) > 0 {
+		if c.claim(next, ticket) {
 			return ticket, OK
 		}
+		limit = gpu.Load(credit, gpu.Relaxed, gpu.ScopeGPU)
+		ticket = gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
 	}
 	return c.reserveSlow(t, q, world, d)
+}
+
+// claim takes the ticket that was seen last, if no other thread has.
+func (c *Context) claim(next gpu.Ptr[uint64], ticket uint64) bool {
+	if c.dc.Sharing == abi.ShareThread {
+		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
+		return true
+	}
+	return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
 }
 
 func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc) (uint64, Status) {
@@ -152,7 +167,7 @@ func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.De
 		limit := gpu.Load(consumed, gpu.Acquire, gpu.ScopeSys) + q.Mask + 1
 		if int64(limit-ticket) > 0 {
 			gpu.Store(credit, limit, gpu.Relaxed, gpu.ScopeGPU)
-			if gpu.AtomicCAS(next, ticket, ticket+1, gpu.Acquire, gpu.ScopeGPU) {
+			if c.claim(next, ticket) {
 				return ticket, OK
 			}
 			continue

@@ -40,6 +40,9 @@ func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src So
 
 func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
 	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
+	if gpu.WarpSize > 1 {
+		return c.waitFar(t, i, op, id, least+off, bits, src)
+	}
 	seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 	if rollingLE(least, seen, bits) {
 		return OK
@@ -59,13 +62,47 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 	return c.waitLonger(t, i, op, id, least, bits, src)
 }
 
+// waitFar is waitWord where the NET word is across PCIe, at 1 us a look, and the LSA word near, at a sixth of it: the one
+// that ended the last wait is looked at more often. least includes the offset of the last reset.
+func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
+	net, lsa := c.dc.Net.At(i), c.dc.LSA.At(i)
+	if c.byLSA && c.farWord == int32(i) {
+		// A value of before is never too high: words only grow.
+		for range nearLooks {
+			if rollingLE(least, c.far+gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), bits) {
+				return OK
+			}
+		}
+	}
+	before := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
+	for n := uint32(0); n < c.dc.Looks; n++ {
+		// The near one first, and ordered only if it counts: so that both are on their way at once.
+		near := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
+		c.far, c.farWord = gpu.Load(net, gpu.Acquire, gpu.ScopeSys), int32(i)
+		if !rollingLE(least, c.far+near, bits) {
+			continue
+		}
+		if c.byLSA = near != before; c.byLSA {
+			gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
+		}
+		return OK
+	}
+	return c.waitLonger(t, i, op, id, least-c.dc.SigOffset.At(i).Load(), bits, src)
+}
+
+// nearLooks is how often the LSA word is looked at before the NET word is, when the last signal came by the former: 10 us.
+const nearLooks = 64
+
 func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
 	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
 	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
 	s := c.pause(t, &w, src)
+	before := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 	for {
-		seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
+		near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
+		seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + near - off
 		if rollingLE(least, seen, bits) {
+			c.byLSA = near != before
 			return OK
 		}
 		if s != OK {
@@ -183,7 +220,7 @@ func (c *Context) FlushPeer(co Coop, team Team, peer int32) Status {
 }
 
 func (c *Context) flush(t gpu.Thread, i, world int32) Status {
-	q := c.dc.Queues.At(int(i)).Raw()
+	q := c.dc.Queue(int(i))
 	want := gpu.Load(gpu.PtrTo(&q.Prod.Raw().Ticket), gpu.Relaxed, gpu.ScopeGPU)
 	completed := gpu.PtrTo(&q.Index.Raw().Completed)
 	src := FromPeer(World(c.dc), world)

@@ -45,7 +45,7 @@ func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 	waited := now - w.start
 	if s := c.trouble(src, &w.note); s != OK {
 		w.note.Since = waited
-		leave(gpu.PtrTo(&c.dc.Control.Raw().Cause), &w.note, s)
+		leave(gpu.PtrTo(&c.dc.Control.Raw().Cause), gpu.PtrTo(&c.dc.Notes.Raw().Cause), &w.note, s)
 		return s
 	}
 	s := OK
@@ -56,7 +56,7 @@ func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 	if (waited >= noteAfter || s != OK && c.timeout >= c.dc.Timeout) && !w.noted {
 		w.noted = true
 		w.note.Since = waited
-		leave(gpu.PtrTo(&c.dc.Control.Raw().Waiter), &w.note, s)
+		leave(gpu.PtrTo(&c.dc.Control.Raw().Waiter), gpu.PtrTo(&c.dc.Notes.Raw().Waiter), &w.note, s)
 	}
 	if s != OK {
 		return s
@@ -93,16 +93,16 @@ func (c *Context) trouble(src Source, note *abi.Record) Status {
 	return OK
 }
 
-// leave fills a record for the host if nobody else has.
-func leave(r gpu.Ptr[abi.Record], note *abi.Record, s Status) {
-	state := gpu.PtrTo(&r.Raw().State)
-	if !gpu.AtomicCAS(state, 0, 1, gpu.Relaxed, gpu.ScopeGPU) {
+// leave fills a record for the host if no other thread has claimed it. The claim is a word of the device's memory: the
+// record may be in the host's, where no atomic of a GPU belongs.
+func leave(claim gpu.Ptr[uint32], r gpu.Ptr[abi.Record], note *abi.Record, s Status) {
+	if !gpu.AtomicCAS(claim, 0, 1, gpu.Relaxed, gpu.ScopeGPU) {
 		return
 	}
 	p := r.Raw()
 	p.Status, p.Op, p.Peer, p.ID, p.Ctx, p.Window = uint32(s), note.Op, note.Peer, note.ID, note.Ctx, note.Window
 	p.Offset, p.Wanted, p.Seen, p.Since = note.Offset, note.Wanted, note.Seen, note.Since
-	gpu.Store(state, 2, gpu.Release, gpu.ScopeSys)
+	gpu.Store(gpu.PtrTo(&p.State), 2, gpu.Release, gpu.ScopeSys)
 }
 
 // sourcePeer is the rank of the world that src names, -1 for several or none.

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/doorbell-net/doorbell/gpu"
 )
 
 // Powers is what a network declares about itself. Core supplies what is missing, or refuses at creation.
@@ -30,6 +32,8 @@ type Powers struct {
 	// Mapped: the network writes through this process's mapping of the peer's memory (Key.Map). It reaches only ranks
 	// whose memory can be mapped.
 	Mapped bool
+	// DeviceMemory: windows may be memory that only the device reaches (Key.Dev, Op.Src). Others see host bytes alone.
+	DeviceMemory bool
 	// MaxBytes is the largest single operation; Core cuts larger ones.
 	MaxBytes int
 	// Network says whether bytes leave the machine's memory. Results of plugins that have none say "no network".
@@ -60,6 +64,8 @@ type Config struct {
 	Lanes int
 	// Timeout is how long a connection that broke may take to be made again.
 	Timeout time.Duration
+	// Copier opens a queue of copies on this rank's device; nil where the host reaches its memory.
+	Copier func() (Copier, error)
 	// Log is told what is no error of an operation; nil for nobody.
 	Log *slog.Logger
 }
@@ -85,11 +91,27 @@ type Connector interface {
 	Moved() bool
 }
 
+// Copier queues copies and stores that a device's copy engines do in order, beside its kernels and waiting for none. One
+// caller at a time uses it. An error is the device's: nothing more comes of it.
+type Copier interface {
+	// Copy copies between memory of the device and pinned memory of the host, in either direction.
+	Copy(dst, src gpu.Ptr[byte], bytes int) error
+	// Store stores an aligned word when all that was queued before is visible.
+	Store(at gpu.Ptr[uint64], value uint64) error
+	// StoreBoth is two Stores, at less cost.
+	StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[uint64], then uint64) error
+	// Pinned takes zeroed memory of the host that both the device and the host reach at the same address; free gives it back.
+	Pinned(bytes int) (mem []byte, free func() error, err error)
+	// Close waits for what is queued.
+	Close() error
+}
+
 // Key is what a peer learned about a region: what the owner's endpoint exported, and the mapping if there is one.
 type Key struct {
-	Bytes []byte // the owner's Export
-	Map   []byte // this process's mapping of the whole region, nil if it has none
-	Size  int    // bytes of the region
+	Bytes []byte        // the owner's Export
+	Map   []byte        // this process's mapping of the whole region, nil if it has none
+	Dev   gpu.Ptr[byte] // the region's address on the device, nil if it is none's
+	Size  int           // bytes of the region
 }
 
 // Region names memory to Post. The zero Region is none.
@@ -148,11 +170,23 @@ type Op struct {
 	Dst     Region
 	DstOff  uint64
 	Data    []byte
-	SigDst  Region // holds the signal's word
-	SigOff  uint64 // of an aligned 8-byte word
-	SigAdd  uint64
-	Token   uint64 // comes back in the Completion
-	Err     error
+	// Where a network has DeviceMemory and the device's memory is not the host's: Src is the device's address of Data, nil of
+	// bytes that lie in no window; of bytes that only the device reaches, Data is nil and Bytes is their number.
+	Src    gpu.Ptr[byte]
+	Bytes  int
+	SigDst Region // holds the signal's word
+	SigOff uint64 // of an aligned 8-byte word
+	SigAdd uint64
+	Token  uint64 // comes back in the Completion
+	Err    error
+}
+
+// Len is how many bytes the operation moves.
+func (o *Op) Len() int {
+	if o.Data != nil {
+		return len(o.Data)
+	}
+	return o.Bytes
 }
 
 // Completion is the end of an operation that Post had left Posted.

@@ -76,10 +76,10 @@ type FillArgs struct{ Span Span }
 //gpu:kernel
 func Fill(t gpu.Thread, a FillArgs) { a.Span.fill(t) }
 
-// CheckArgs of CheckKernel. Wrong is raised by the number of wrong bytes.
+// CheckArgs of CheckKernel. Wrong of the result is raised by the number of wrong bytes.
 type CheckArgs struct {
-	Span  Span
-	Wrong gpu.Ptr[uint64]
+	Span   Span
+	Result gpu.Ptr[Result]
 }
 
 // Check compares what a rank received.
@@ -87,7 +87,7 @@ type CheckArgs struct {
 //gpu:kernel
 func Check(t gpu.Thread, a CheckArgs) {
 	if n := a.Span.wrong(t); n > 0 {
-		gpu.AtomicAdd(a.Wrong, n, gpu.Relaxed, gpu.ScopeGPU)
+		gpu.AtomicAdd(gpu.PtrTo(&a.Result.Raw().Wrong), n, gpu.Relaxed, gpu.ScopeGPU)
 	}
 }
 

@@ -29,7 +29,8 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 		o.Net = "fault+" + o.Net
 	}
 	bc := benches.Config{
-		Sizes: cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
+		HostWindows: cfg.Windows == "host",
+		Sizes:       cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
 		TopK: cfg.TopK, Experts: cfg.Experts, Routing: cfg.Routing, Record: cfg.Record, Inject: cfg.Inject, Step: cfg.Step,
 	}
 	if err := bindRank(cfg); err != nil {
@@ -45,7 +46,7 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 		comms = []*core.Comm{c}
 	}
 	if err != nil {
-		if errors.Is(err, core.ErrNotSupported) {
+		if errors.Is(err, core.ErrNotSupported) || errors.Is(err, core.ErrNotAvailable) {
 			err = unavailablef("%w", err)
 		}
 		return report.Result{}, err

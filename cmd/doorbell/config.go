@@ -28,6 +28,7 @@ type benchConfig struct {
 	Seed     uint64            // of all payloads and routing; the same on all ranks
 	Timeout  time.Duration     // of each wait
 	LSA      bool              // ranks of one node may store into each other's windows
+	Windows  string            // auto, host or device: where windows lie
 	Inject   string            // bitflip, lostput, doublesignal, or empty
 
 	Tokens, Hidden, TopK, Experts int    // ll, ht, fused
@@ -47,6 +48,10 @@ type benchConfig struct {
 // MarshalJSON writes the settings that say what was measured. Those that only say where output goes are left out.
 func (c benchConfig) MarshalJSON() ([]byte, error) {
 	on := map[bool]string{true: "on", false: "off"}
+	windows := c.Windows
+	if windows == "auto" {
+		windows = ""
+	}
 	hosts := c.Nodes
 	if hosts == 1 {
 		hosts = 0
@@ -67,6 +72,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Seed         uint64  `json:"seed"`
 		Timeout      string  `json:"timeout"`
 		LSA          string  `json:"lsa"`
+		Windows      string  `json:"windows,omitempty"`
 		Inject       string  `json:"inject,omitempty"`
 		Tokens       int     `json:"tokens,omitempty"`
 		Hidden       int     `json:"hidden,omitempty"`
@@ -77,7 +83,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
 	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
-		on[c.LSA], c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op})
+		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op})
 }
 
 // benchFlags are flags as typed, before they become a benchConfig.
@@ -102,6 +108,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.Uint64Var(&b.Seed, "seed", 0, "seed of payloads and routing (default: DOORBELL_SEED, or from the clock, or for several hosts from the job's id)")
 	f.DurationVar(&b.Timeout, "timeout", 0, "deadline of each wait (default: DOORBELL_TIMEOUT, or 30s)")
 	f.StringVar(&b.lsa, "lsa", b.kind.lsa, "let ranks of one node store into each other's windows: `on|off`")
+	f.StringVar(&b.Windows, "windows", "auto", "where windows lie: `auto|host|device` (auto: device; they differ on a GPU)")
 	f.StringVar(&b.Inject, "inject", "", "make one thing go wrong, which must be noticed: `bitflip|lostput|doublesignal`")
 	f.BoolVar(&b.JSON, "json", false, "print one JSON object on standard output and nothing else")
 	f.StringVar(&b.Plot, "plot", "", "draw a chart into `FILE.svg|.png|.html`")
@@ -143,6 +150,9 @@ func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 		}
 	}
 	if err := oneOf("--progress", c.Progress, "auto", "thread", "assisted"); err != nil {
+		return c, err
+	}
+	if err := oneOf("--windows", c.Windows, "auto", "host", "device"); err != nil {
 		return c, err
 	}
 	if err := oneOf("--inject", c.Inject, "bitflip", "lostput", "doublesignal"); err != nil {

@@ -133,17 +133,18 @@ func FuzzDesc(f *testing.F) {
 // Offsets are part of the contract with compiled kernels and the C++ header.
 func TestOffsets(t *testing.T) {
 	golden := map[string][]string{
-		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Timeout 64", "Queues 72", "Status 80", "Lost 88", "Control 96", "Net 104", "LSA 112", "SigOffset 120", "Shadow 128", "PeerLSA 136", "Counter 144", "CounterOffset 152", "Inbox 160", "PeerInbox 168", "Barrier 176", "Asleep 184", "size 192"},
-		"Queue":        {"Slots 0", "Cells 8", "Hint 16", "Prod 24", "Index 32", "Mask 40", "Shift 48", "size 64"},
+		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Timeout 64", "Mask 72", "Shift 80", "Slots 88", "Cells 96", "Hints 104", "Prod 112", "Index 120", "Status 128", "Lost 136", "Control 144", "Notes 152", "Net 160", "LSA 168", "SigOffset 176", "Shadow 184", "PeerLSA 192", "Counter 200", "CounterOffset 208", "Inbox 216", "PeerInbox 224", "Barrier 232", "Asleep 240", "size 248"},
 		"Producer":     {"Ticket 0", "Credit 8", "size 64"},
 		"Index":        {"Consumed 0", "Completed 8", "size 64"},
 		"BarrierState": {"Arrived 0", "Done 8", "Sent 16", "size 64"},
-		"Control":      {"Ended 0", "Injected 4", "Cause 64", "Waiter 128", "size 192"},
+		"Control":      {"Ended 0", "Injected 4", "Cause 8", "Waiter 12", "size 64"},
+		"Notes":        {"Cause 0", "Waiter 64", "size 128"},
 		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
-		"Window":       {"Info 0", "Base 8", "Size 16", "ID 24", "Gen 28", "size 32"},
-		"WindowInfo":   {"Gen 0", "Sizes 8", "Bases 16", "size 24"},
+		"Window":       {"Info 0", "Base 8", "Size 16", "ID 24", "Gen 28", "Far 32", "LSA0 36", "size 40"},
+		"WindowInfo":   {"Gen 0", "size 64"},
+		"WindowPeer":   {"Size 0", "Base 8", "size 16"},
 	}
-	for _, v := range []any{abi.DevComm{}, abi.Queue{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.Control{}, abi.Record{}, abi.Window{}, abi.WindowInfo{}} {
+	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.WindowInfo{}, abi.WindowPeer{}} {
 		rt := reflect.TypeOf(v)
 		var got []string
 		for i := range rt.NumField() {

@@ -6,6 +6,16 @@ import "github.com/doorbell-net/doorbell/gpu"
 
 // DevComm is a device communicator: what a kernel needs to reach its peers. It is passed by value and stays valid
 // until its host object is closed.
+//
+// Where its words live on a device whose memory the host does not reach, and who writes them:
+//
+//	device memory   Control, Status, Lost: written by the host, as copies of what it keeps
+//	                Prod, SigOffset, Shadow, CounterOffset, Barrier, LSA, Inbox: by device threads; atomics are legal
+//	host memory     Net, Counter, Index: written by the host, polled by device threads
+//	                Slots, Cells, Hints, Notes: written by device threads with plain stores, polled by the host
+//
+// All addresses are computed from what stands here: an acquire empties a GPU's first cache, and each address that had to be
+// loaded would cost a post another 200 ns.
 type DevComm struct {
 	Version  uint32 // of this structure
 	Rank     int32  // of the world
@@ -23,13 +33,21 @@ type DevComm struct {
 	SignalStride uint32 // words per context in Net and LSA: signals, then the GIN barriers'
 	CellPayload  uint32 // puts up to this size travel in the descriptor or its cell
 	Looks        uint32 // looks of a wait between two calls of Idle; few where the network is polled by waiting threads
-	_            uint32
+	Sharing      uint32 // Share*: which threads use a context at once
 	Timeout      uint64 // default deadline of a wait, ns
 
-	Queues  gpu.Ptr[Queue]  // [context][peer]
-	Status  gpu.Ptr[uint32] // [context][peer], a Status that sticks
-	Lost    gpu.Ptr[uint32] // [Ranks], not 0 for a rank that is lost
+	Mask  uint64 // queue depth - 1
+	Shift uint64 // log2(queue depth)
+
+	Slots   gpu.Ptr[uint64]   // [context][peer][Mask+1][DescWords]
+	Cells   gpu.Ptr[uint64]   // [context][peer][Mask+1][CellWords], nil without cells
+	Hints   gpu.Ptr[uint32]   // [context][peer], low bits of a ticket after the newest; may be late or lost
+	Prod    gpu.Ptr[Producer] // [context][peer]
+	Index   gpu.Ptr[Index]    // [context][peer]
+	Status  gpu.Ptr[uint32]   // [context][peer], a Status that sticks
+	Lost    gpu.Ptr[uint32]   // [Ranks], not 0 for a rank that is lost
 	Control gpu.Ptr[Control]
+	Notes   gpu.Ptr[Notes]
 
 	Net       gpu.Ptr[uint64] // [context][SignalStride], this rank's NET words
 	LSA       gpu.Ptr[uint64] // [context][SignalStride], this rank's LSA words
@@ -48,18 +66,26 @@ type DevComm struct {
 }
 
 // DevCommVersion is the version of DevComm and of all it points to.
-const DevCommVersion = 2
+const DevCommVersion = 4
 
-// Queue is one context's queue to one peer, as the device sees it. It does not change.
+// Queue is one context's queue to one peer.
 type Queue struct {
 	Slots gpu.Ptr[uint64] // [Mask+1][DescWords]
 	Cells gpu.Ptr[uint64] // [Mask+1][CellWords], nil without cells
-	Hint  gpu.Ptr[uint32] // low bits of a ticket after the newest; plain stores, may be late or lost
+	Hint  gpu.Ptr[uint32]
 	Prod  gpu.Ptr[Producer]
 	Index gpu.Ptr[Index]
-	Mask  uint64 // depth-1
-	Shift uint64 // log2(depth)
-	_     uint64
+	Mask  uint64
+	Shift uint64
+}
+
+// Queue is queue number i, context*Peers + peer.
+func (d *DevComm) Queue(i int) Queue {
+	q := Queue{Slots: d.Slots.At(i * int(d.Mask+1) * DescWords), Hint: d.Hints.At(i), Prod: d.Prod.At(i), Index: d.Index.At(i), Mask: d.Mask, Shift: d.Shift}
+	if !d.Cells.IsNil() {
+		q.Cells = d.Cells.At(i * int(d.Mask+1) * CellWords)
+	}
+	return q
 }
 
 // Producer is the producers' line of a queue.
@@ -84,16 +110,22 @@ type BarrierState struct {
 	_       [40]byte
 }
 
-// Control is how the host speaks to all threads of a communicator, and what they leave for it.
+// Control is how the host speaks to all threads of a communicator, and they among themselves.
 type Control struct {
 	Ended    uint32 // Aborted or Revoked once the communicator ended; written by the host
 	Injected uint32 // Inject happened; written by a device thread, in tests only
-	_        [56]byte
-	Cause    Record // the first cause that sticks
-	Waiter   Record // somebody who waits for long; the host logs it
+	Cause    uint32 // 1 once a device thread writes Notes.Cause: the first does
+	Waiter   uint32 // 1 while Notes.Waiter is written or unread; the host puts it back to 0
+	_        [48]byte
 }
 
-// Record says what a thread or the host saw. State goes from 0 to 1 by compare-and-swap of who fills it, then to 2.
+// Notes is what device threads leave for the host.
+type Notes struct {
+	Cause  Record // the first cause that sticks
+	Waiter Record // somebody who waits for long; the host logs it
+}
+
+// Record says what a thread or the host saw. State is 0, and 2 when all the rest is there.
 type Record struct {
 	State  uint32
 	Status uint32
@@ -116,16 +148,39 @@ type Window struct {
 	Size uint64        // of this rank
 	ID   uint32
 	Gen  uint32
+	Far  uint32 // not 0: Base is memory of the host, and the device another one: the proxy reads it sooner than a kernel does
+	LSA0 int32  // rank of the world that is LSA rank 0 here
+}
+
+// Peer is the entry of a rank of the world.
+func (w *Window) Peer(world int32) gpu.Ptr[WindowPeer] {
+	return gpu.Cast[WindowPeer](gpu.Cast[byte](w.Info).Byte(infoHead)).At(int(world))
+}
+
+// infoHead is the bytes of a WindowInfo; the entries of the ranks, [Ranks], follow.
+const infoHead = 64
+
+// InfoBytes is the size of a WindowInfo and its entries.
+func InfoBytes(ranks int) int { return (infoHead + 16*ranks + 63) &^ 63 }
+
+// WindowPeer is a rank's part of a window.
+type WindowPeer struct {
+	Size uint64
+	Base gpu.Ptr[byte] // nil of ranks that are not in the LSA team
 }
 
 // WindowInfo is the communicator's entry for a window id. Its memory lives as long as the communicator, so that a
 // stale Window is refused and not followed.
 type WindowInfo struct {
-	Gen   uint32 // of the window registered now, 0 for none
-	_     uint32
-	Sizes gpu.Ptr[uint64]        // [Ranks]
-	Bases gpu.Ptr[gpu.Ptr[byte]] // [LSASize]
+	Gen uint32 // of the window registered now, 0 for none
+	_   [60]byte
 }
+
+// Which threads use a context at once.
+const (
+	ShareGPU    = iota // any of the device
+	ShareThread        // one: it takes tickets without an atomic
+)
 
 // GenMask is the bits of a generation; it is never 0.
 const GenMask = 1<<31 - 1

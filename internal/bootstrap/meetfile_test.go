@@ -284,10 +284,19 @@ func TestFileKept(t *testing.T) {
 			}
 			if takes {
 				r.nonce = newNonce()
-				if err := writeRecord(t.Context(), path, r); err != nil {
-					t.Fatal(err)
+				var err error
+				for ended := false; !ended; {
+					// Again if need be: one that comes before rank 0 has looked at its own is of nobody, and replaced.
+					if werr := writeRecord(t.Context(), path, r); werr != nil {
+						t.Fatal(werr)
+					}
+					select {
+					case err = <-done:
+						ended = true
+					case <-time.After(4 * placeWatch):
+					}
 				}
-				if err := <-done; err == nil || !strings.Contains(err.Error(), "has taken the rendezvous file") {
+				if err == nil || !strings.Contains(err.Error(), "has taken the rendezvous file") {
 					t.Error(err)
 				}
 				if now, err := readRecord(t.Context(), path, true); err != nil || now.nonce != r.nonce {

@@ -118,6 +118,8 @@ type Stream interface {
 	// Store queues the store of an aligned word. Who reads it, on host or device, with an acquire load of system scope sees
 	// all that was queued before.
 	Store(at gpu.Ptr[uint64], value uint64) error
+	// StoreBoth queues two stores as one item. Who sees the second sees the first, and all that was queued before.
+	StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[uint64], then uint64) error
 	// Record is an event that is done when all that was queued so far is.
 	Record() Event
 	// WaitEvent makes later launches wait for the event, which may be of another stream of the same device.

@@ -12,19 +12,36 @@ import (
 
 // DevComm is what the proxy knows of a device communicator.
 type DevComm struct {
-	ABI      abi.DevComm
-	Context  int32              // its context 0 is the endpoint's context of this number
-	Signals  []netplugin.Region // by rank: the signal words there
-	Net      netplugin.Endpoint // its contexts' endpoint
-	MaxBytes int                // largest single operation of Net
-	Polled   bool               // Net has to be polled also when nothing was posted
-	queues   []*queue
+	ABI abi.DevComm
+	// Stick sets the status of a queue, where the device finds it.
+	Stick func(queue int, s abi.Status)
+	// Blind says that the host does not reach the device's memory: it cannot see tickets that are out.
+	Blind        bool
+	Context      int32              // its context 0 is the endpoint's context of this number
+	Signals      []netplugin.Region // by rank: the signal words there
+	Net          netplugin.Endpoint // its contexts' endpoint
+	MaxBytes     int                // largest single operation of Net
+	DeviceMemory bool               // Net reads sources that only the device reaches
+	Polled       bool               // Net has to be polled also when nothing was posted
+	queues       []*queue
+	cause        abi.Record // the first that the proxy saw
+}
+
+// Cause is the first reason that the proxy saw why a queue ended, nil if there is none. It may be called at any time.
+func (dc *DevComm) Cause() *abi.Record {
+	if gpu.Load(gpu.PtrTo(&dc.cause.State), gpu.Acquire, gpu.ScopeSys) != 2 {
+		return nil
+	}
+	r := dc.cause
+	return &r
 }
 
 // Window is what the proxy knows of a window: this rank's bytes, and where each peer's are.
 type Window struct {
 	ID, Gen uint32
-	Bytes   []byte
+	Bytes   []byte        // nil where the host does not reach them
+	Dev     gpu.Ptr[byte] // the device's address of them, nil where it is the host's
+	Size    int
 	Peers   []netplugin.Region // by rank
 }
 
@@ -69,26 +86,25 @@ func (o *Owner) fail(q *queue, s abi.Status, d *abi.Desc, cause error) {
 	}
 }
 
+// setStatus sets the queue's status if it has none.
 func (q *queue) setStatus(s abi.Status) {
-	abiDC := &q.dc.ABI
-	i := q.peer
-	if abiDC.Railed != 0 {
-		i /= abiDC.LSASize
-	}
-	word := abiDC.Status.At(int(q.ctx*abiDC.Peers + i))
-	if gpu.Load(word, gpu.Relaxed, gpu.ScopeSys) == 0 {
-		gpu.Store(word, uint32(s), gpu.Release, gpu.ScopeSys)
-	}
-}
-
-// record keeps the first cause that sticks.
-func record(dc *DevComm, r abi.Record) {
-	p := gpu.PtrTo(&dc.ABI.Control.Raw().Cause)
-	state := gpu.PtrTo(&p.Raw().State)
-	if !gpu.AtomicCAS(state, 0, 1, gpu.Relaxed, gpu.ScopeSys) {
+	if q.status != abi.OK {
 		return
 	}
-	c := p.Raw()
+	q.status = s
+	i := q.peer
+	if q.dc.ABI.Railed != 0 {
+		i /= q.dc.ABI.LSASize
+	}
+	q.dc.Stick(int(q.ctx*q.dc.ABI.Peers+i), s)
+}
+
+// record keeps the first cause that sticks. The holder of the owner's lock calls it.
+func record(dc *DevComm, r abi.Record) {
+	c := &dc.cause
+	if c.State != 0 {
+		return
+	}
 	c.Status, c.Op, c.Peer, c.ID, c.Ctx, c.Window, c.Offset = r.Status, r.Op, r.Peer, r.ID, r.Ctx, r.Window, r.Offset
-	gpu.Store(state, 2, gpu.Release, gpu.ScopeSys)
+	gpu.Store(gpu.PtrTo(&c.State), 2, gpu.Release, gpu.ScopeSys)
 }

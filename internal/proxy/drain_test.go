@@ -340,7 +340,7 @@ func TestLose(t *testing.T) {
 			}
 		}
 	}
-	if c := f.dc.ABI.Control.Raw().Cause; c.State != 2 || abi.Status(c.Status) != abi.PeerLost || c.Peer != 1 {
+	if c := f.dc.Cause(); c == nil || abi.Status(c.Status) != abi.PeerLost || c.Peer != 1 {
 		t.Errorf("cause is %+v", c)
 	}
 	if free := len(f.owner.tab.free); free != len(f.owner.tab.e) {

@@ -128,6 +128,13 @@ func (e *Engine) wake() {
 	sys.FutexWake(&e.asleep, 1)
 }
 
+// Wake ends the sleep of the engine's thread, if it sleeps: a kernel was launched that cannot.
+func (e *Engine) Wake() {
+	if atomic.LoadUint32(&e.asleep) != 0 {
+		e.wake()
+	}
+}
+
 // Assist is what a waiting thread of an owner's rank calls: it drives that owner, and when there was nothing to do, one
 // of the others in turn.
 func (e *Engine) Assist(first *Owner) bool {

@@ -40,8 +40,10 @@ func TestSmallPuts(t *testing.T) {
 		r := newShmRig(t, s)
 		dc := r.forKernels(new(uint32))
 		size := uint64(s.bytes)
-		info := abi.WindowInfo{Gen: 5, Sizes: gpu.PtrTo(&size)}
-		w := abi.Window{Info: gpu.PtrTo(&info), Base: gpu.PtrOf(r.mem[0]), Size: size, ID: 0, Gen: 5}
+		info := gpu.Cast[abi.WindowInfo](words(abi.InfoBytes(1) / 8))
+		info.Store(abi.WindowInfo{Gen: 5})
+		w := abi.Window{Info: info, Base: gpu.PtrOf(r.mem[0]), Size: size, ID: 0, Gen: 5}
+		w.Peer(0).Store(abi.WindowPeer{Size: size})
 		c, me, world := gin.Open(dc, 0), gin.ByThread(thread()), gin.World(dc)
 		want := bytes.Clone(r.all)
 		puts := rapid.IntRange(1, 20).Draw(rt, "puts")

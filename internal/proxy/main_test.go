@@ -55,31 +55,28 @@ func newRig(t testing.TB, s shape, net netplugin.Endpoint, region func(window, p
 	t.Helper()
 	r := &rig{shape: s, net: net}
 	queues := s.contexts * s.peers
-	table, prod, index := make([]abi.Queue, queues), make([]abi.Producer, queues), make([]abi.Index, queues)
+	prod, index := make([]abi.Producer, queues), make([]abi.Index, queues)
 	halves := func(n int) gpu.Ptr[uint32] { return gpu.Cast[uint32](words(n)) }
-	control := new(abi.Control)
+	depth := uint64(s.depth)
 	a := abi.DevComm{
 		Version: abi.DevCommVersion, Ranks: int32(s.peers), LSASize: 1, Contexts: int32(s.contexts), Signals: int32(s.signals), Counters: int32(s.counters),
-		Peers: int32(s.peers), SignalStride: uint32(s.signals), Queues: gpu.PtrTo(&table[0]), Status: halves(queues), Lost: halves(s.peers),
-		Control: gpu.PtrTo(control), Counter: words(s.contexts * s.counters), CounterOffset: words(s.contexts * s.counters),
+		Peers: int32(s.peers), SignalStride: uint32(s.signals), Mask: depth - 1, Shift: uint64(bits.TrailingZeros64(depth)),
+		Slots: words(queues * s.depth * abi.DescWords), Hints: halves(queues), Prod: gpu.PtrTo(&prod[0]), Index: gpu.PtrTo(&index[0]),
+		Status: halves(queues), Lost: halves(s.peers), Control: gpu.PtrTo(new(abi.Control)), Notes: gpu.PtrTo(new(abi.Notes)),
+		Counter: words(s.contexts * s.counters), CounterOffset: words(s.contexts * s.counters),
 	}
-	hints := halves(queues)
-	depth := uint64(s.depth)
-	for i := range table {
-		first := FirstTicket(depth)
+	if s.cells {
+		a.Cells = words(queues * s.depth * abi.CellWords)
+	}
+	first := FirstTicket(depth)
+	for i := range prod {
 		prod[i] = abi.Producer{Ticket: first, Credit: first + depth}
 		index[i] = abi.Index{Consumed: first, Completed: first}
-		table[i] = abi.Queue{
-			Slots: words(s.depth * abi.DescWords), Hint: hints.At(i), Prod: gpu.PtrTo(&prod[i]), Index: gpu.PtrTo(&index[i]),
-			Mask: depth - 1, Shift: uint64(bits.TrailingZeros64(depth)),
-		}
-		hints.At(i).Store(uint32(first))
-		if s.cells {
-			table[i].Cells = words(s.depth * abi.CellWords)
-		}
+		a.Hints.At(i).Store(uint32(first))
 	}
 	r.owner = NewOwner(0, func(err error) { r.failed = append(r.failed, err) })
-	r.dc = &DevComm{ABI: a, Context: 7, Signals: signals, Net: net, MaxBytes: s.maxBytes}
+	stick := func(i int, s abi.Status) { gpu.Store(a.Status.At(i), uint32(s), gpu.Release, gpu.ScopeSys) }
+	r.dc = &DevComm{ABI: a, Stick: stick, Context: 7, Signals: signals, Net: net, MaxBytes: s.maxBytes}
 	ctx := context.Background()
 	for w := range s.windows {
 		mem := make([]byte, s.bytes)
@@ -91,7 +88,7 @@ func newRig(t testing.TB, s shape, net netplugin.Endpoint, region func(window, p
 		for p := range peers {
 			peers[p] = region(w, p)
 		}
-		if err := r.owner.AddWindow(ctx, &Window{ID: uint32(w), Gen: uint32(w) + 5, Bytes: mem, Peers: peers}); err != nil {
+		if err := r.owner.AddWindow(ctx, &Window{ID: uint32(w), Gen: uint32(w) + 5, Bytes: mem, Size: len(mem), Peers: peers}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +99,8 @@ func newRig(t testing.TB, s shape, net netplugin.Endpoint, region func(window, p
 }
 
 func (r *rig) queue(ctx, peer int) *abi.Queue {
-	return r.dc.ABI.Queues.At(ctx*r.peers + peer).Raw()
+	q := r.dc.ABI.Queue(ctx*r.peers + peer)
+	return &q
 }
 
 // put writes a descriptor as a kernel does, and its cell; false when there is no room.

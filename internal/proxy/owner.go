@@ -58,6 +58,7 @@ type Owner struct {
 	polled  bool // a network has to be polled also when nothing was posted
 	stats   Stats
 
+	awake  atomic.Pointer[func() bool]
 	onFail func(error)
 	failed []error // to report when the lock is free
 }
@@ -116,7 +117,7 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 				if a.Railed != 0 {
 					peer = i*a.LSASize + a.LSARank
 				}
-				q := newQueue(dc, a.Queues.At(int(c*a.Peers+i)).Raw(), c, peer)
+				q := newQueue(dc, a.Queue(int(c*a.Peers+i)), c, peer)
 				dc.queues = append(dc.queues, q)
 			}
 		}
@@ -352,7 +353,14 @@ func (o *Owner) poll() (some bool) {
 // producer died: both are to be seen soon.
 func (o *Owner) outstanding() bool {
 	for _, q := range o.queues {
-		if !q.dead && gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head {
+		if q.dead {
+			continue
+		}
+		if q.dc.Blind {
+			if q.ready() || q.announced() {
+				return true
+			}
+		} else if gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head {
 			return true
 		}
 	}
@@ -373,6 +381,9 @@ func (o *Owner) audit() {
 	gap := min(now-o.audited, auditGap)
 	o.audited = now
 	for _, q := range o.queues {
+		if q.dc.Blind {
+			continue // threads of a GPU do not die one by one: the device tells of the kernel
+		}
 		out := gpu.Load(gpu.PtrTo(&q.prod.Ticket), gpu.Acquire, gpu.ScopeSys) != q.head
 		var w [abi.DescWords]uint64
 		if q.dead || !out || q.head != q.seen || q.room() == 0 || q.read(q.head, &w) {
@@ -385,8 +396,14 @@ func (o *Owner) audit() {
 	}
 }
 
+// StayAwake names what says that a kernel may give work at any time without waking anybody, as those of a GPU do.
+func (o *Owner) StayAwake(busy func() bool) { o.awake.Store(&busy) }
+
 // Quiet says whether there is nothing to do, and nobody doing it: whoever drives the owner may sleep.
 func (o *Owner) Quiet() bool {
+	if busy := o.awake.Load(); busy != nil && (*busy)() {
+		return false
+	}
 	if !atomic.CompareAndSwapUint32(&o.lock, 0, 1) {
 		return false
 	}

@@ -24,20 +24,21 @@ type queue struct {
 	mask  uint64
 	shift uint64
 
-	head      uint64   // next ticket to take
-	completed uint64   // contiguous prefix whose sources may be reused
-	ended     []uint64 // bit per ticket from completed on: ended, though an earlier one has not
-	flying    int      // operations posted and not ended
-	cut       uint64   // bytes of the operation at head that are posted already
-	cutEntry  int32    // its place in the table, while cut > 0
-	cutDesc   abi.Desc // and its descriptor
-	dead      bool     // failed or lost: nothing more is taken
-	prod      *abi.Producer
-	seen      uint64 // head when it was looked at for a dead producer
-	stuck     uint64 // for how long, ns, a ticket has been out whose descriptor is not there
+	head      uint64        // next ticket to take
+	completed uint64        // contiguous prefix whose sources may be reused
+	ended     []uint64      // bit per ticket from completed on: ended, though an earlier one has not
+	flying    int           // operations posted and not ended
+	cut       uint64        // bytes of the operation at head that are posted already
+	cutEntry  int32         // its place in the table, while cut > 0
+	cutDesc   abi.Desc      // and its descriptor
+	dead      bool          // failed or lost: nothing more is taken
+	prod      *abi.Producer // not to be followed if dc.Blind
+	status    abi.Status    // the first that stuck
+	seen      uint64        // head when it was looked at for a dead producer
+	stuck     uint64        // for how long, ns, a ticket has been out whose descriptor is not there
 }
 
-func newQueue(dc *DevComm, q *abi.Queue, ctx, peer int32) *queue {
+func newQueue(dc *DevComm, q abi.Queue, ctx, peer int32) *queue {
 	depth := q.Mask + 1
 	first := FirstTicket(depth)
 	return &queue{

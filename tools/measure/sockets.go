@@ -29,10 +29,13 @@ var socketCases = []benchCase{
 	{name: "tcp, 4 MiB, beside UCX tag", what: "the same", unit: "GB/s", better: "more", target: "ahead",
 		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "UCX tag_bw over tcp", theirs: ucx("-t tag_bw -s 4194304 -n 500 -w 20", 6, 1<<20/1e9)},
 	{name: "tcp, 4 MiB, beside iperf3", what: "the same", unit: "GB/s", better: "more", target: "ahead",
-		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "iperf3, one stream, 3 s", theirs: iperf()},
+		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "iperf3, one stream, 3 s", theirs: iperf("")},
+	{name: "tcp, 4 MiB, beside iperf3 with Reno", what: "the same; tcp asks for Reno within a host, where there is no congestion", unit: "GB/s", better: "more",
+		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "iperf3, one stream, 3 s, -C reno", theirs: iperf(" -C reno")},
 	{name: "tcp, 4 ranks on 2 cores", what: "round trips of both pairs together", unit: "M/s", better: "more", target: "at least 0.5x",
 		ours: bench("pingpong -n 4 --sizes 8 --net tcp", mops), peer: "two ranks", theirs: bench(pp+" --net tcp", mops)},
-	{name: "tcp, 4 ranks on 2 cores, p99", what: "single round trips", unit: "us", better: "less", target: "at most 100 us", ours: bench("pingpong -n 4 --sizes 8 --net tcp", p99)},
+	{name: "tcp, 4 ranks on 2 cores, p99", what: "single round trips", unit: "us", better: "less", target: "at most 100 us", ours: bench("pingpong -n 4 --sizes 8 --net tcp", p99),
+		peer: "two pairs of bare C sockets", theirs: scaled(c("socket", "5 1 2", "tcp crowded p99", "8", true), 1e-3)},
 	{name: "tcp, 4 ranks on 2 cores, longest", what: "single round trips", unit: "ms", better: "less", target: "at most 20 ms", ours: bench("pingpong -n 4 --sizes 8 --net tcp", longest)},
 }
 
@@ -69,10 +72,10 @@ func ucx(args string, column int, scale float64) probe {
 }
 
 // iperf is a probe of iperf3's one stream over loopback, in GB/s as its receiver has it.
-func iperf() probe {
-	return probe{text: "iperf3 -c 127.0.0.1 -t 3 -l 1M", run: func(e *env) (float64, error) {
+func iperf(more string) probe {
+	return probe{text: "iperf3 -c 127.0.0.1 -t 3 -l 1M" + more, run: func(e *env) (float64, error) {
 		port := strconv.Itoa(20000 + time.Now().Nanosecond()/1000%10000)
-		out, err := pair("exec iperf3 -s -1 --forceflush -A "+e.cpus[0]+" -p "+port, "listening", "exec iperf3 -J -c 127.0.0.1 -t 3 -l 1M -A "+e.cpus[1]+" -p "+port)
+		out, err := pair("exec iperf3 -s -1 --forceflush -A "+e.cpus[0]+" -p "+port, "listening", "exec iperf3 -J -c 127.0.0.1 -t 3 -l 1M -A "+e.cpus[1]+" -p "+port+more)
 		if err != nil {
 			return 0, err
 		}

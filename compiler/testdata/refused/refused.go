@@ -174,3 +174,25 @@ func Spins(t gpu.Thread, a Args) {
 	}
 	a.Out.Store(uint32(n))
 }
+
+func with(f func(*uint32) *uint32) uint32 {
+	x := uint32(1) // want: its address is passed to a function that is a parameter
+	return *f(&x)
+}
+
+func from(f func() *uint32) uint32 { return *f() }
+
+//gpu:kernel
+func Closures(t gpu.Thread, a Args) {
+	y := uint32(a.N) // want: its address is returned
+	a.Out.Store(from(func() *uint32 { return &y }) + with(same))
+}
+
+func same(p *uint32) *uint32 { return p }
+
+//gpu:kernel
+func Copies(t gpu.Thread, a Args) {
+	var from [2]gpu.Ptr[uint32]
+	from[0] = a.Out
+	copy(gpu.Slice(a.Ptr, 2), from[:]) // want: whose elements hold addresses
+}

@@ -114,6 +114,29 @@ func TestChoice(t *testing.T) {
 	}
 }
 
+// TestLook tells of all GPUs, also of those that are not fit, and opens none.
+func TestLook(t *testing.T) {
+	d := newDouble(t)
+	d.set("devices", 2)
+	all, unfit, err := cuda.Look(d.path)
+	if err != nil || len(all) != 2 || len(unfit) != 2 || unfit[0] != nil || unfit[1] != nil || all[1].Index != 1 || all[0].Name == "" {
+		t.Errorf("found %+v, %v, %v", all, unfit, err)
+	}
+	if d.count("cuDevicePrimaryCtxRetain") != 0 {
+		t.Error("a GPU was opened")
+	}
+	d = newDouble(t)
+	d.set("devices", 0)
+	if _, _, err = cuda.Look(d.path); !errors.Is(err, device.ErrNotAvailable) {
+		t.Errorf("without a GPU: %v", err)
+	}
+	_, _, err = cuda.Look("libcuda-of-nobody.so.1")
+	says(t, err, "libcuda-of-nobody.so.1")
+	if !errors.Is(err, device.ErrNotAvailable) {
+		t.Errorf("without a driver: %v", err)
+	}
+}
+
 // TestEnvironment: what the driver must know is set before it starts, what somebody set stays, and what would stop ranks that
 // wait for each other is refused.
 func TestEnvironment(t *testing.T) {

@@ -47,6 +47,7 @@ const (
 	cuStreamQuery
 	cuStreamWriteValue64
 	cuStreamWaitValue64
+	cuStreamBatchMemOp
 	cuLaunchKernel
 	cuLaunchCooperativeKernel
 	functions
@@ -86,6 +87,7 @@ var symbols = [functions]string{
 	cuStreamQuery:              "cuStreamQuery",
 	cuStreamWriteValue64:       "cuStreamWriteValue64_v2",
 	cuStreamWaitValue64:        "cuStreamWaitValue64_v2",
+	cuStreamBatchMemOp:         "cuStreamBatchMemOp_v2",
 	cuLaunchKernel:             "cuLaunchKernel",
 	cuLaunchCooperativeKernel:  "cuLaunchCooperativeKernel",
 }

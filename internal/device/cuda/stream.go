@@ -11,6 +11,7 @@ import (
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 )
 
 var errStreamClosed = errors.New("launch: the stream is closed")
@@ -43,7 +44,8 @@ type stream struct {
 	marked uint64     // items up to the last mark that was queued
 	names  [tracked]string
 	param  *[1]uintptr // what cuLaunchKernel's kernelParams points at
-	err    error       // sticks
+	both   *batch
+	err    error // sticks
 	closed bool
 }
 
@@ -57,7 +59,7 @@ func (d *Device) NewStream() device.Stream {
 // newStream makes a stream. One that cannot be made says so at its first use. The driver waits for no kernel here.
 func (d *Device) newStream(priority int32) *stream {
 	c := d.card
-	s := &stream{dev: d, card: c, slot: -1, param: new([1]uintptr)}
+	s := &stream{dev: d, card: c, slot: -1, param: new([1]uintptr), both: new(batch)}
 	out := new(outs)
 	if s.err = c.failure(); s.err != nil {
 		return s
@@ -264,6 +266,26 @@ func (s *stream) Store(at gpu.Ptr[uint64], value uint64) error {
 	}
 	r := s.card.do(cuStreamWriteValue64, s.handle, uintptr(at.Addr()), uintptr(value), writeOrdered)
 	return s.leave(cuStreamWriteValue64, r, "", "")
+}
+
+// batch is the parameters of two cuStreamWriteValue64 in one call: CUstreamBatchMemOpParams is a union of 48 bytes, of which
+// operation is at 0, address at 8, value64 at 16 and flags at 24 (cuda.h). The first store could do without a barrier, but
+// the driver refuses that flag here (580, H200).
+type batch [2][6]uint64
+
+const memOpWriteValue64 = 5 // CU_STREAM_MEM_OP_WRITE_VALUE_64
+
+func (s *stream) StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[uint64], then uint64) error {
+	if (first.Addr()|second.Addr())%8 != 0 {
+		return fmt.Errorf("store: addresses %#x and %#x asked for, multiples of 8 are accepted", first.Addr(), second.Addr())
+	}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	s.both[0] = [6]uint64{memOpWriteValue64, first.Addr(), value, writeOrdered}
+	s.both[1] = [6]uint64{memOpWriteValue64, second.Addr(), then, writeOrdered}
+	r := s.card.do(cuStreamBatchMemOp, s.handle, uintptr(len(s.both)), ffi.Addr(&s.both[0][0]), 0)
+	return s.leave(cuStreamBatchMemOp, r, "", "")
 }
 
 // nothing ends an item that moves no bytes, which the driver may refuse.

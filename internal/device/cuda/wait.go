@@ -30,12 +30,17 @@ var sleepWord uint32
 // some milliseconds does not.
 func (w *waiter) round() {
 	w.n++
+	drives := false
 	if w.progress != nil {
-		if f := w.progress.Load(); f != nil && (*f)() {
-			return
+		if f := w.progress.Load(); f != nil {
+			if drives = true; (*f)() {
+				return
+			}
 		}
 	}
 	switch waited := w.waited(); {
+	case drives:
+		sys.Yield() // kernels wait for what this thread moves: it does not sleep
 	case waited < 50*time.Microsecond:
 		sys.Pause()
 	case waited < time.Millisecond:

@@ -132,6 +132,9 @@ func checkCopies(b *bed) {
 			b.Errorf("%d bytes were copied or filled", bad)
 		}
 	}
+	if p := gpu.Cast[uint64](host.Ptr()); s.StoreBoth(p, 1, gpu.Cast[uint64](host.Ptr().Byte(4)), 1) == nil || s.StoreBoth(gpu.Cast[uint64](host.Ptr().Byte(4)), 1, p, 1) == nil {
+		b.Error("two words, one of which is not aligned, were stored")
+	}
 	if s.Store(gpu.Cast[uint64](host.Ptr().Byte(4)), 1) == nil {
 		b.Error("a word was stored at half of one")
 	}
@@ -141,8 +144,12 @@ func checkCopies(b *bed) {
 	held := b.stream()
 	b.must(held.Launch(GateKernel.Bind(GateArgs{gpu.Cast[uint32](word), late.Ptr, uint64(Bound)}), one))
 	b.must(free.Copy(host.Ptr(), to.Ptr(), n))
-	b.must(free.Store(word, 1))
+	note := b.keep(b.dev.AllocHost(8))
+	b.must(free.StoreBoth(gpu.Cast[uint64](note.Ptr()), 7, word, 1))
 	b.must(b.wait(held))
+	if got := gpu.Load(gpu.Cast[uint64](note.Ptr()), gpu.Acquire, gpu.ScopeSys); got != 7 {
+		b.Errorf("the first of two words is %d when the second was seen, must be 7", got)
+	}
 	if late.get(0) != 0 {
 		b.Error("a kernel did not see the word that a stream beside it stored")
 	}

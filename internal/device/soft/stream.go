@@ -91,6 +91,16 @@ func (s *stream) Store(at gpu.Ptr[uint64], value uint64) error {
 	return s.push(item{move: func() { gpu.Store(at, value, gpu.Release, gpu.ScopeSys) }})
 }
 
+func (s *stream) StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[uint64], then uint64) error {
+	if (first.Addr()|second.Addr())%8 != 0 {
+		return fmt.Errorf("store: addresses %#x and %#x asked for, multiples of 8 are accepted", first.Addr(), second.Addr())
+	}
+	return s.push(item{move: func() {
+		gpu.Store(first, value, gpu.Release, gpu.ScopeSys)
+		gpu.Store(second, then, gpu.Release, gpu.ScopeSys)
+	}})
+}
+
 func (s *stream) push(it item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

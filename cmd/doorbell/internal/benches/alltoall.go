@@ -8,7 +8,6 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
-	"github.com/doorbell-net/doorbell/gpu"
 )
 
 func (b *bench) allToAll() error {
@@ -29,13 +28,13 @@ func (b *bench) allToAll() error {
 func (b *bench) allToAllSize(size int64) error {
 	n := b.c.Size()
 	step := (size + 7) &^ 7
-	args := func(iters int) kernels.AllToAllArgs {
-		x := b.exchange(size, iters)
+	args := func(iters int) (kernels.AllToAllArgs, error) {
+		x, err := b.exchange(size, iters)
 		x.LSA = 0
 		if b.cfg.LSA {
 			x.LSA = 1
 		}
-		return kernels.AllToAllArgs{X: x, Step: uint64(step)}
+		return kernels.AllToAllArgs{X: x, Step: uint64(step)}, err
 	}
 	var h report.Hist
 	var timed kernels.Result
@@ -53,7 +52,11 @@ func (b *bench) allToAllSize(size int64) error {
 			if k == checks {
 				iters = b.warmup(8)
 			}
-			r, err := measured(b, kernels.AllToAllKernel, one, args(iters))
+			a, err := args(iters)
+			if err != nil {
+				return err
+			}
+			r, err := measured(b, kernels.AllToAllKernel, one, a)
 			b.base += uint64(iters)
 			if err != nil {
 				return err
@@ -67,14 +70,21 @@ func (b *bench) allToAllSize(size int64) error {
 		if err != nil {
 			return err
 		}
-		a := args(iters)
+		a, err := args(iters)
+		if err != nil {
+			return err
+		}
 		a.X.Samples = b.samples()
 		timed, err = measured(b, kernels.AllToAllKernel, one, a)
 		b.base += uint64(iters)
 		if err != nil {
 			return err
 		}
-		for _, ns := range gpu.Slice(b.samples(), iters) {
+		all, err := read[uint32](b, 64, iters)
+		if err != nil {
+			return err
+		}
+		for _, ns := range all {
 			h.Record(uint64(ns))
 		}
 		if err := b.checkChunks(size, step, checks); err != nil {

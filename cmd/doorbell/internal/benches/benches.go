@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -28,6 +29,8 @@ type Config struct {
 	Warmup int // operations before them; -1: the bench chooses
 	Seed   uint64
 	LSA    bool // ranks of one node store into each other's windows
+	// HostWindows has windows in memory of the host, where the network reaches them without a copy and kernels by PCIe.
+	HostWindows bool
 
 	Tokens, Hidden, TopK, Experts int
 	Routing, Record               string // files
@@ -48,6 +51,9 @@ func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report
 		cfg.Step = func(int, int, string) {}
 	}
 	b := &bench{ctx: ctx, c: c, cfg: cfg, info: c.Info()}
+	if name == "ll" && b.info.Device != "soft" {
+		return report.Result{}, fmt.Errorf("bench ll on device %s: %w", b.info.Device, doorbell.ErrNotSupported)
+	}
 	err := run(b)
 	r := report.Result{Bench: name, Host: report.Host{Hosts: c.Hosts()}, Rows: b.rows, Verified: err == nil && b.bad == "" && len(b.rows) > 0, Error: b.bad}
 	return r, err
@@ -81,8 +87,12 @@ func (b *bench) setUp(sendBytes, recvBytes int, n doorbell.Needs) (err error) {
 		if err != nil {
 			return nil
 		}
+		alloc := b.c.Alloc
+		if b.cfg.HostWindows {
+			alloc = b.c.AllocHost
+		}
 		var buf *doorbell.Buffer
-		if buf, err = b.c.Alloc(bytes); err != nil {
+		if buf, err = alloc(bytes); err != nil {
 			return nil
 		}
 		var w *doorbell.Window
@@ -101,10 +111,26 @@ func (b *bench) setUp(sendBytes, recvBytes int, n doorbell.Needs) (err error) {
 }
 
 // result is the memory that kernels leave their result in, cleared.
-func (b *bench) result() gpu.Ptr[kernels.Result] {
-	p := gpu.Cast[kernels.Result](b.scratch.Ptr())
-	*p.Raw() = kernels.Result{}
-	return p
+func (b *bench) result() (gpu.Ptr[kernels.Result], error) {
+	return gpu.Cast[kernels.Result](b.scratch.Ptr()), b.scratch.Write(0, make([]byte, 64))
+}
+
+// left is what they left there.
+func (b *bench) left() (kernels.Result, error) {
+	r, err := read[kernels.Result](b, 0, 1)
+	if err != nil {
+		return kernels.Result{}, err
+	}
+	return r[0], nil
+}
+
+// read copies n values out of the scratch memory.
+func read[T any](b *bench, off, n int) ([]T, error) {
+	out := make([]T, n)
+	if n == 0 {
+		return out, nil
+	}
+	return out, b.scratch.Read(off, gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&out[0])), n*int(reflect.TypeFor[T]().Size())))
 }
 
 func (b *bench) samples() gpu.Ptr[uint32] { return gpu.Cast[uint32](b.scratch.Ptr().Byte(64)) }
@@ -119,11 +145,13 @@ func run[A any](b *bench, k gpu.Kernel[A], g doorbell.Grid, a A) error {
 
 // measured is run for a kernel that leaves a result.
 func measured[A any](b *bench, k gpu.Kernel[A], g doorbell.Grid, a A) (kernels.Result, error) {
-	p := gpu.Cast[kernels.Result](b.scratch.Ptr())
 	if err := run(b, k, g, a); err != nil {
 		return kernels.Result{}, err
 	}
-	r := *p.Raw()
+	r, err := b.left()
+	if err != nil {
+		return r, err
+	}
 	switch {
 	case r.Status != gin.OK:
 		err := fmt.Errorf("rank %d: %s ended in iteration %d with %v", b.c.Rank(), k.Name(), r.At, r.Status)
@@ -155,12 +183,19 @@ func (b *bench) fill(off, bytes int64, iter uint64) error {
 
 // check compares bytes at off of the receive window with what a rank sent from fromOff of its send window.
 func (b *bench) check(off, bytes int64, source int, fromOff int64, iter uint64) error {
-	p := b.result()
-	err := run(b, kernels.CheckKernel, doorbell.Grid{Blocks: 1, Warps: 1}, kernels.CheckArgs{Span: kernels.Span{
+	p, err := b.result()
+	if err != nil {
+		return err
+	}
+	err = run(b, kernels.CheckKernel, doorbell.Grid{Blocks: 1, Warps: 1}, kernels.CheckArgs{Span: kernels.Span{
 		At: b.recv.Device().Base.Byte(uint64(off)), Bytes: uint64(bytes), Seed: b.cfg.Seed, Iter: iter, First: uint64(fromOff) / 8, Source: int32(source),
-	}, Wrong: gpu.PtrTo(&p.Raw().Wrong)})
-	if n := p.Raw().Wrong; n > 0 {
-		b.found("%d of %d bytes from rank %d wrong", n, bytes, source)
+	}, Result: p})
+	if err != nil {
+		return err
+	}
+	r, err := b.left()
+	if r.Wrong > 0 {
+		b.found("%d of %d bytes from rank %d wrong", r.Wrong, bytes, source)
 	}
 	b.checked += bytes
 	return err
@@ -175,9 +210,13 @@ func (b *bench) checkSignals(want ...uint64) error {
 	}
 	p := gpu.Cast[uint64](b.scratch.Ptr())
 	err := run(b, kernels.SignalsKernel, doorbell.Grid{Blocks: 1, Warps: 1}, kernels.SignalsArgs{DC: b.dc.Device(), Signals: int32(len(want)), Values: p})
-	for i, got := range gpu.Slice(p, len(want)) {
-		if got != want[i] {
-			b.found("signal %d ended at %d, must be %d", i, got, want[i])
+	if err != nil {
+		return err
+	}
+	got, err := read[uint64](b, 0, len(want))
+	for i := range got {
+		if err == nil && got[i] != want[i] {
+			b.found("signal %d ended at %d, must be %d", i, got[i], want[i])
 		}
 	}
 	return err

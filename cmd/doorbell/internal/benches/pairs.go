@@ -10,7 +10,6 @@ import (
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/gin"
-	"github.com/doorbell-net/doorbell/gpu"
 )
 
 // one is the grid of a latency kernel.
@@ -30,16 +29,16 @@ const total = 4 * time.Second
 func (b *bench) peer() int { return b.c.Size() - 1 - b.c.Rank() }
 
 // exchange is a kernel's arguments for the pair.
-func (b *bench) exchange(bytes int64, iters int) kernels.Exchange {
-	dc := b.dc.Device()
+func (b *bench) exchange(bytes int64, iters int) (kernels.Exchange, error) {
+	result, err := b.result()
 	x := kernels.Exchange{
-		DC: dc, Send: b.send.Device(), Recv: b.recv.Device(), Bytes: uint64(bytes), Iters: uint64(iters), Base: b.base,
-		Result: b.result(), Peer: int32(b.peer()),
+		DC: b.dc.Device(), Send: b.send.Device(), Recv: b.recv.Device(), Bytes: uint64(bytes), Iters: uint64(iters), Base: b.base,
+		Result: result, Peer: int32(b.peer()),
 	}
 	if b.lsa() {
 		x.LSA = 1
 	}
-	return x
+	return x, err
 }
 
 // lsa says whether this rank reaches its peer by stores, and may.
@@ -58,7 +57,7 @@ func largest(sizes []int64) int64 {
 
 func (b *bench) pingPong() error {
 	bytes := int(largest(b.cfg.Sizes))
-	if err := b.setUp(bytes, bytes, doorbell.Needs{Signals: 1}); err != nil {
+	if err := b.setUp(bytes, bytes, doorbell.Needs{Signals: 1, Sharing: doorbell.OneThread}); err != nil {
 		return err
 	}
 	for i, size := range b.cfg.Sizes {
@@ -75,7 +74,11 @@ func (b *bench) pingPongSize(size int64) error {
 	var h, tail report.Hist
 	var timed kernels.Result
 	err := b.rounds(size, b.peer() != b.c.Rank(), func(iters int) (uint64, error) {
-		r, err := measured(b, kernels.PingPongKernel, one, b.exchange(size, iters))
+		x, err := b.exchange(size, iters)
+		if err != nil {
+			return 0, err
+		}
+		r, err := measured(b, kernels.PingPongKernel, one, x)
 		b.base += uint64(iters)
 		return r.Ns / uint64(max(iters, 1)), err
 	}, func(iters int) (err error) {
@@ -84,7 +87,10 @@ func (b *bench) pingPongSize(size int64) error {
 			every int
 		}{{&h, meanOf}, {&tail, 1}} {
 			n := max(iters/2/run.every, 1)
-			x := b.exchange(size, n*run.every)
+			x, err := b.exchange(size, n*run.every)
+			if err != nil {
+				return err
+			}
 			x.Samples, x.Every = b.samples(), uint64(run.every)
 			r, err := measured(b, kernels.PingPongKernel, one, x)
 			b.base += uint64(n * run.every)
@@ -94,7 +100,11 @@ func (b *bench) pingPongSize(size int64) error {
 			timed.Ns += r.Ns
 			timed.Count += r.Count
 			if b.c.Rank() < b.peer() {
-				for _, ns := range gpu.Slice(b.samples(), n) {
+				all, err := read[uint32](b, 64, n)
+				if err != nil {
+					return err
+				}
+				for _, ns := range all {
 					run.h.Record(uint64(ns))
 				}
 			}
@@ -187,7 +197,7 @@ func (b *bench) bandwidth() error {
 	if bytes >= coldFrom {
 		bytes = max(bytes, coldSpan)
 	}
-	if err := b.setUp(bytes, bytes, doorbell.Needs{Signals: 1}); err != nil {
+	if err := b.setUp(bytes, bytes, doorbell.Needs{Signals: 1, Sharing: doorbell.OneThread}); err != nil {
 		return err
 	}
 	for i, size := range b.cfg.Sizes {
@@ -207,12 +217,13 @@ func (b *bench) bandwidth() error {
 
 func (b *bench) bandwidthSize(size int64, cold bool) error {
 	sender := b.c.Rank() < b.peer()
-	args := func(iters, batch int) kernels.BandwidthArgs {
-		a := kernels.BandwidthArgs{X: b.exchange(size, iters), Batch: uint64(batch), Span: uint64(size)}
+	args := func(iters, batch int) (kernels.BandwidthArgs, error) {
+		x, err := b.exchange(size, iters)
+		a := kernels.BandwidthArgs{X: x, Batch: uint64(batch), Span: uint64(size)}
 		if cold {
 			a.Span, a.Step = uint64(coldSpan/size*size), uint64(size)
 		}
-		return a
+		return a, err
 	}
 	batch := int(min(max(batchBytes/max(size, 1), 1), maxBatch))
 	if cold {
@@ -227,7 +238,11 @@ func (b *bench) bandwidthSize(size int64, cold bool) error {
 	}
 	var timed kernels.Result
 	runs := func(iters, batch int) (r kernels.Result, err error) {
-		r, err = measured(b, kernels.BandwidthKernel, one, args(iters, batch))
+		a, err := args(iters, batch)
+		if err != nil {
+			return r, err
+		}
+		r, err = measured(b, kernels.BandwidthKernel, one, a)
 		advance(iters, batch)
 		return r, err
 	}
@@ -308,7 +323,7 @@ func (b *bench) coldRounds(size int64, runs func(int) (kernels.Result, error)) (
 
 func (b *bench) rate() error {
 	const bytes = kernels.RateSlots*8 + 8
-	if err := b.setUp(bytes, bytes, doorbell.Needs{Signals: 3}); err != nil {
+	if err := b.setUp(bytes, bytes, doorbell.Needs{Signals: 3, Sharing: doorbell.OneThread}); err != nil {
 		return err
 	}
 	for i, size := range b.cfg.Sizes {
@@ -320,7 +335,10 @@ func (b *bench) rate() error {
 	var r kernels.Result
 	err := b.c.Barrier(b.ctx)
 	if err == nil && b.peer() != b.c.Rank() {
-		a := kernels.RateArgs{X: b.exchange(8, kernels.RateAck), Ns: uint64(2 * time.Second), Seed: b.cfg.Seed, Iter: 1}
+		a := kernels.RateArgs{Ns: uint64(2 * time.Second), Seed: b.cfg.Seed, Iter: 1}
+		if a.X, err = b.exchange(8, kernels.RateAck); err != nil {
+			return err
+		}
 		if b.cfg.Iters > 0 {
 			a.X.Iters, a.Ns = uint64((b.cfg.Iters+kernels.RateAck-1)/kernels.RateAck*kernels.RateAck), 0
 		}

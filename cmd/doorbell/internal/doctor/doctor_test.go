@@ -86,6 +86,9 @@ func server(t *testing.T) Machine {
 		Shared:       func() error { return nil },
 		Futex:        func() error { return nil },
 		Membarrier:   func() error { return nil },
+		GPUs: func() ([]string, []error, error) {
+			return []string{"GPU 0: NVIDIA H200, 132 multiprocessors, 139 GiB, compute capability 9.0, driver for CUDA 13.0"}, []error{nil}, nil
+		},
 		Interfaces: func() ([]netif.Interface, error) {
 			return []netif.Interface{iface("lo", true, 65536, "127.0.0.1", "::1"), iface("eth0", true, 9000, "10.0.0.1", "2001:db8::1", "fe80::1%eth0"),
 				iface("eth1", false, 1500, "10.1.0.1"), iface("docker0", true, 1500, "172.17.0.1")}, nil
@@ -109,6 +112,9 @@ func container(t *testing.T) Machine {
 	m.MemAvailable = func() (uint64, bool) { return 700 << 20, true }
 	m.Shared = func() error { return errors.New("make shared memory: memfd_create: operation not permitted") }
 	m.Futex = func() error { return errors.New("a futex sleep returned 9000 times in 5 ms instead of sleeping") }
+	m.GPUs = func() ([]string, []error, error) {
+		return nil, nil, errors.New("libcuda.so.1 cannot be loaded: no such file: device not available")
+	}
 	m.Membarrier = func() error { return errors.New("membarrier: operation not permitted") }
 	m.Interfaces = func() ([]netif.Interface, error) {
 		return []netif.Interface{iface("lo", true, 65536, "127.0.0.1"), iface("eth0", true, 1500, "10.0.0.1"), iface("usb0", true, 1500, "169.254.1.1")}, nil

@@ -108,8 +108,20 @@ func membarrier(_ context.Context, m *Machine, _ Options) Result {
 	return Result{OK, false, "private expedited fence works", ""}
 }
 
-func gpu(context.Context, *Machine, Options) Result {
-	return Result{Limited, false, "not looked for yet; kernels run as goroutines", ""}
+func gpu(_ context.Context, m *Machine, _ Options) Result {
+	found, unfit, err := m.GPUs()
+	if err != nil {
+		return Result{Missing, false, err.Error(), "install the NVIDIA driver (libcuda.so.1; no toolkit is needed) where there is a GPU; kernels run as goroutines meanwhile"}
+	}
+	r := Result{Verdict: OK}
+	for i, text := range found {
+		if unfit[i] != nil {
+			text, r.Verdict, r.How = unfit[i].Error(), Limited, "use another GPU: CUDA_VISIBLE_DEVICES names those that a process sees"
+		}
+		r.Found += text + "\n"
+	}
+	r.Found += "kernels run there with --device cuda"
+	return r
 }
 
 func rdma(_ context.Context, m *Machine, _ Options) Result {

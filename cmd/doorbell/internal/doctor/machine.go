@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/doorbell-net/doorbell/internal/device/cuda"
 	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/netif"
 	"github.com/doorbell-net/doorbell/internal/sys"
@@ -36,6 +37,7 @@ type Machine struct {
 	Interfaces   func() ([]netif.Interface, error)
 	Try          func(ctx context.Context, all []netif.Interface, target string, bound time.Duration) []netif.Attempt
 	Lookup       func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	GPUs         func() (found []string, unfit []error, err error)
 	Storage      func(dir string) (kind string, local bool) // local: certainly of this host alone; kind may be empty
 }
 
@@ -44,8 +46,18 @@ func This() Machine {
 	return Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Proc: "/proc", Sys: "/sys", Env: os.LookupEnv, Bound: 2 * time.Second,
 		CPUs: cpus, MemAvailable: sys.MemAvailable, Shared: tryShared, Futex: tryFutex, Membarrier: tryMembarrier,
-		Interfaces: netif.List, Try: netif.Try, Lookup: net.DefaultResolver.LookupNetIP, Storage: storage,
+		Interfaces: netif.List, Try: netif.Try, Lookup: net.DefaultResolver.LookupNetIP, GPUs: gpus, Storage: storage,
 	}
+}
+
+// gpus opens none of them.
+func gpus() (found []string, unfit []error, err error) {
+	all, unfit, err := cuda.Look("")
+	for _, c := range all {
+		found = append(found, fmt.Sprintf("GPU %d: %s, %d multiprocessors, %d GiB, compute capability %d.%d, driver for CUDA %d.%d",
+			c.Index, c.Name, c.SMs, c.Bytes>>30, c.Major, c.Minor, c.Driver/1000, c.Driver%1000/10))
+	}
+	return found, unfit, err
 }
 
 // cpus falls back on the number alone where affinity is not known.

@@ -389,6 +389,14 @@ R cuStreamQuery(struct stream* s) {
 	return leave(s->pending ? NOT_READY : OK);
 }
 R cuStreamWriteValue64_v2(struct stream* s, u64 at, u64 v, unsigned f) { BEGIN(1); return leave(f || at % 8 || !known(at, 8) ? INVALID : push(s, (struct op){.kind = WRITE, .a = at, .b = v})); }
+R cuStreamBatchMemOp_v2(struct stream* s, unsigned n, u64 (*p)[6], unsigned f) {
+	BEGIN(1);
+	for (unsigned i = 0; i < n; i++)
+		if (f || (unsigned)p[i][0] != 5 || p[i][1] % 8 || !known(p[i][1], 8) || (unsigned)p[i][3]) return leave(INVALID);
+	R r = OK;
+	for (unsigned i = 0; i < n && r == OK; i++) r = push(s, (struct op){.kind = WRITE, .a = p[i][1], .b = p[i][2]});
+	return leave(r);
+}
 R cuStreamWaitValue64_v2(struct stream* s, u64 at, u64 v, unsigned f) { BEGIN(1); return leave(f || at % 8 || !known(at, 8) ? INVALID : push(s, (struct op){.kind = WAIT, .a = at, .b = v})); }
 R cuMemcpyAsync(u64 dst, u64 src, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) || !known(src, n) ? INVALID : push(s, (struct op){.kind = COPY, .a = dst, .b = src, .n = n})); }
 R cuMemsetD8Async(u64 dst, unsigned char v, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) ? INVALID : push(s, (struct op){.kind = FILL, .a = dst, .b = v, .n = n})); }

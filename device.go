@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/device/cuda"
+	"github.com/doorbell-net/doorbell/internal/device/soft"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// ErrNotAvailable is what the error of a call wraps that asks for a device that is not here.
+var ErrNotAvailable = device.ErrNotAvailable
+
+// place is where a rank runs: which ranks share what with it.
+type place struct {
+	alloc     soft.Allocator
+	processes int // of this job on this machine
+	ranks     int // of this process
+}
+
+// openDevice makes the rank's device. busy is how many threads of the job poll on this machine.
+func (o *Options) openDevice(p place, busy int) (device.Device, error) {
+	if o.Device != "cuda" {
+		return soft.New(soft.Options{
+			Allocator: p.alloc, CrowdedProcess: p.alloc == soft.Heap && p.ranks > min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
+			CrowdedMachine: busy > runtime.NumCPU(), OwnProcess: p.alloc != soft.Heap,
+		}), nil
+	}
+	local := o.LocalRank
+	if p.ranks > 1 {
+		local = 0 // ranks of one process wait for each other: they share a GPU
+	}
+	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Timeout: o.Timeout, Log: o.Log})
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: %w", o.Rank, err)
+	}
+	return d, nil
+}
+
+// copier is what a network of the device's copy engines queues on; nil where the host reaches the device's memory.
+func (c *Comm) copier() func() (netplugin.Copier, error) {
+	if c.dev.Powers().HostView {
+		return nil
+	}
+	return func() (netplugin.Copier, error) { return &copier{c.dev.NewStream(), c.dev}, nil }
+}
+
+// copier is a stream without kernels.
+type copier struct {
+	device.Stream
+	dev device.Device
+}
+
+func (q *copier) Pinned(bytes int) ([]byte, func() error, error) {
+	m, err := q.dev.AllocHost(bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.Bytes(), m.Free, nil
+}

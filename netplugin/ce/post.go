@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ce
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+func (e *endpoint) Post(ops []netplugin.Op) int {
+	for i := range ops {
+		took, err := e.post(&ops[i])
+		if err != nil {
+			ops[i].State, ops[i].Err = netplugin.Failed, err
+			return i + 1
+		}
+		if !took {
+			return i
+		}
+	}
+	return len(ops)
+}
+
+// post checks an operation, and does it or queues it. It writes nothing before all of it was checked.
+func (e *endpoint) post(op *netplugin.Op) (took bool, err error) {
+	fail := func(format string, args ...any) (bool, error) {
+		return true, fmt.Errorf("ce on rank %d: to rank %d: %w", e.cfg.Rank, op.Peer, fmt.Errorf(format, args...))
+	}
+	if op.Peer < 0 || int(op.Peer) >= e.cfg.Ranks || e.peers[op.Peer] == nil {
+		return fail("no such rank was met: %w", netplugin.ErrPeerLost)
+	}
+	if e.lost[op.Peer] {
+		return fail("%w", netplugin.ErrPeerLost)
+	}
+	n := op.Len()
+	dst := e.region(op.Dst, op.Peer)
+	switch op.Kind {
+	case netplugin.Put, netplugin.Get:
+		if n > MaxBytes {
+			return fail("%d bytes in one operation, at most %d are accepted", n, MaxBytes)
+		}
+		if (op.Dst != 0 || n > 0) && !netplugin.InBounds(op.DstOff, uint64(n), dst.size) {
+			return fail("%d bytes at offset %d of a window that has %d: %w", n, op.DstOff, dst.size, netplugin.ErrBounds)
+		}
+	case netplugin.Signal:
+		n = 0
+	default:
+		return fail("operation of kind %d: put, signal and get are accepted", op.Kind)
+	}
+	t := e.peers[op.Peer]
+	if !t.mu.TryLock() {
+		return false, nil
+	}
+	defer t.mu.Unlock()
+	if t.closed {
+		return fail("%w: %w", errGone, netplugin.ErrPeerLost)
+	}
+	word, shadow, err := e.word(op)
+	if err != nil {
+		return true, err
+	}
+	if t.full() {
+		return false, t.markNow()
+	}
+	return e.move(t, op, &dst, n, word, shadow)
+}
+
+// word is the signal's word and what it comes to hold; nil without a signal.
+func (e *endpoint) word(op *netplugin.Op) (word gpu.Ptr[uint64], shadow *uint64, err error) {
+	if !op.Raise {
+		return word, nil, nil
+	}
+	r := e.region(op.SigDst, op.Peer)
+	if r.sigs == nil || r.sigs.mem == nil {
+		return word, nil, fmt.Errorf("ce on rank %d: no signals of rank %d with number %d: %w", e.cfg.Rank, op.Peer, op.SigDst, netplugin.ErrBounds)
+	}
+	if !netplugin.InBounds(op.SigOff, 8, uint64(len(r.sigs.mem))) || op.SigOff&7 != 0 {
+		return word, nil, fmt.Errorf("ce on rank %d: signal at offset %d of rank %d, which has %d bytes; a multiple of 8 is accepted: %w",
+			e.cfg.Rank, op.SigOff, op.Peer, len(r.sigs.mem), netplugin.ErrBounds)
+	}
+	return gpu.Cast[uint64](gpu.PtrOf(r.sigs.mem).Byte(op.SigOff)), &r.sigs.shadow[op.SigOff/8], nil
+}
+
+// move moves the bytes and raises the signal. The caller holds the target's lock.
+func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gpu.Ptr[uint64], shadow *uint64) (took bool, err error) {
+	queued, both, idle := false, false, t.idle()
+	if n > 0 {
+		// Not before what is queued: operations of a (context, peer) take effect in order.
+		byCPU := idle && dst.host != nil && op.Data != nil
+		if !byCPU && op.Data != nil && op.Src.IsNil() && (n > inlineBytes || op.Kind == netplugin.Get) {
+			return false, t.markNow() // no device reaches its bytes: the CPU moves them when it may
+		}
+		switch {
+		case byCPU && op.Kind == netplugin.Put:
+			copy(dst.host[op.DstOff:], op.Data)
+		case byCPU:
+			copy(op.Data, dst.host[op.DstOff:])
+		case shadow != nil && op.Kind == netplugin.Put && op.Data != nil && op.Src.IsNil() && n == 8 && dst.dev.Byte(op.DstOff).Addr()&7 == 0:
+			at := gpu.Cast[uint64](dst.dev.Byte(op.DstOff))
+			if err := t.cp.StoreBoth(at, binary.LittleEndian.Uint64(op.Data), word, *shadow+op.SigAdd); err != nil {
+				return true, err
+			}
+			both = true
+		default:
+			if err := t.queue(op, dst.dev.Byte(op.DstOff), dst.host != nil, n); err != nil {
+				return true, err
+			}
+			queued = true
+		}
+	}
+	if shadow != nil {
+		*shadow += op.SigAdd
+		if both {
+			queued = true
+		} else if idle && !queued {
+			gpu.Store(word, *shadow, gpu.Release, gpu.ScopeSys)
+		} else {
+			if err := t.cp.Store(word, *shadow); err != nil {
+				*shadow -= op.SigAdd
+				return true, err
+			}
+			queued = true
+		}
+	}
+	if !queued {
+		op.State = netplugin.Done
+		return true, nil
+	}
+	t.queued++
+	if shadow != nil && op.SigAdd-1 < markBelow {
+		t.note(word, *shadow) // the word tells of itself
+	} else if t.queued-t.marked >= unmarked {
+		if err := t.markNow(); err != nil {
+			return true, err
+		}
+	}
+	f := &e.flying[op.Peer]
+	f.ops[f.tail%marks] = flight{t.queued, op.Token}
+	f.tail++
+	op.State = netplugin.Posted
+	return true, nil
+}
+
+// markBelow bounds what a signal may add to be a mark: all that are on their way together stay below half of the range, so
+// that "the word has come that far" can be told.
+const markBelow = 1 << 48
+
+// queue queues the copies of an operation between memory of the target at far and what the operation names.
+func (t *target) queue(op *netplugin.Op, far gpu.Ptr[byte], farHost bool, n int) error {
+	near, nearHost := op.Src, false
+	if op.Data != nil {
+		if op.Src.IsNil() { // it came without a window, as the value of a put
+			if n == 8 && far.Addr()&7 == 0 {
+				return t.cp.Store(gpu.Cast[uint64](far), binary.LittleEndian.Uint64(op.Data))
+			}
+			slot := t.inlineSlot(t.inline)
+			t.inline++
+			near = gpu.PtrOf(slot[:copy(slot, op.Data)])
+		}
+		nearHost = true
+	}
+	dst, src := far, near
+	if op.Kind == netplugin.Get {
+		dst, src = near, far
+	}
+	if nearHost || farHost {
+		return t.cp.Copy(dst, src, n)
+	}
+	for at := 0; at < n; at += bounceBytes {
+		k := min(n-at, bounceBytes)
+		if err := t.cp.Copy(t.bounce(), src.Byte(uint64(at)), k); err != nil {
+			return err
+		}
+		if err := t.cp.Copy(dst.Byte(uint64(at)), t.bounce(), k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
