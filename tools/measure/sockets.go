@@ -25,7 +25,7 @@ var socketCases = []benchCase{
 	{name: "tcp, 8 B, beside UCX tag", what: "the same, median", unit: "us", better: "less", target: "ahead",
 		ours: bench(pp+" --net tcp --progress assisted", p50us), peer: "UCX tag_lat over tcp, doubled", theirs: ucx("-t tag_lat -s 8 -n 20000 -w 1000", 2, 2)},
 	{name: "tcp, 4 MiB, beside UCX put", what: "puts of 4 MiB, one source and one destination", unit: "GB/s", better: "more", target: "ahead",
-		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "UCX put_bw over tcp", theirs: ucx("-t ucp_put_bw -s 4194304 -n 500 -w 20", 6, 1<<20/1e9)},
+		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "UCX put_bw over tcp", theirs: ucx("-t ucp_put_bw -s 4194304 -n 60 -w 5", 6, 1<<20/1e9)},
 	{name: "tcp, 4 MiB, beside UCX tag", what: "the same", unit: "GB/s", better: "more", target: "ahead",
 		ours: bench("bw -n 2 --sizes 4M --net tcp", gbps("hot")), peer: "UCX tag_bw over tcp", theirs: ucx("-t tag_bw -s 4194304 -n 500 -w 20", 6, 1<<20/1e9)},
 	{name: "tcp, 4 MiB, beside iperf3", what: "the same", unit: "GB/s", better: "more", target: "ahead",
