@@ -3,7 +3,7 @@
 # What CI runs is in .ci/run; targets that it has call it, so that both do the same.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test vet lint race fuzz bench-smoke generate ptx arm64 ci
+.PHONY: help build test vet lint race fuzz bench-smoke generate ptx gpu-bundle arm64 ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ generate: ## write generated files anew, THIRD_PARTY.md among them
 
 ptx: ## compile all kernels to PTX anew (needs LLVM 19)
 	go run ./tools/ptx
+
+gpu-bundle: ## fill DIR with what bench/gpu/run.sh needs on a machine with a GPU (make gpu-bundle DIR=...)
+	bench/gpu/bundle.sh "$(DIR)"
 
 arm64: ## build and vet for linux/arm64
 	CGO_ENABLED=0 GOARCH=arm64 go build ./...

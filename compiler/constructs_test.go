@@ -20,7 +20,7 @@ func TestConstructs(t *testing.T) {
 		want   []string // in any order
 		not    []string
 	}{
-		{"Spin", 0, []string{`(?s)(\$L\w+):\s*ld\.acquire\.sys\.global\.u32.*bra\s+\$L`, `st\.global\.u32`}, nil},
+		{"Spin", 0, []string{`(?s)(\$L\w+):\s*(?:\.pragma "nounroll";\s*)?ld\.acquire\.sys\.global\.u32.*bra\s+\$L`, `st\.global\.u32`}, nil},
 		{"Endless", 0, []string{`(?s)(\$L\w+):\s*(bra\.uni\s+\$L|setp)`}, nil},
 		{"Rounded", 0, []string{`mul\.rn\.f32`, `add\.rn\.f32`}, []string{`fma`, `\.ftz`}},
 		{"Vector", 0, []string{`ld\.global\.v4\.u32`, `st\.global\.v4\.u32`, `ld\.global\.nc\.v4\.u32`}, nil},

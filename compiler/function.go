@@ -25,6 +25,7 @@ type emitter struct {
 	byval  ssa.Value              // the kernel's arguments, in parameter memory at %args
 	live   map[*ssa.BasicBlock]bool
 	last   map[*ssa.BasicBlock]string // label of the block's last part
+	back   map[*ssa.BasicBlock]string // what its branch ends with, if it is one back to a loop that looks
 	lines  []string
 	allocs []string
 	phis   map[int]*ssa.Phi // by line
@@ -50,6 +51,7 @@ func (m *module) function(s spec, k *entry) {
 	head := e.head(k)
 	e.live = reachable(s.fn)
 	e.spins()
+	e.back = e.unrolledNever()
 	for _, b := range s.fn.DomPreorder() { // definitions before uses, but for phis
 		if !e.live[b] {
 			continue

@@ -75,15 +75,15 @@ func (e *emitter) control(in ssa.Instruction) {
 	succ := func(i int) string { return blockName(in.Block().Succs[i]) }
 	switch in := in.(type) {
 	case *ssa.Jump:
-		e.line("br label %%%s", succ(0))
+		e.line("br label %%%s%s", succ(0), e.back[in.Block()])
 	case *ssa.If:
 		for i := range 2 {
 			if !takes(in.Block(), in.Block().Succs[i]) {
-				e.line("br label %%%s", succ(1-i))
+				e.line("br label %%%s%s", succ(1-i), e.back[in.Block()])
 				return
 			}
 		}
-		e.line("br i1 %s, label %%%s, label %%%s", e.value(in.Cond), succ(0), succ(1))
+		e.line("br i1 %s, label %%%s, label %%%s%s", e.value(in.Cond), succ(0), succ(1), e.back[in.Block()])
 	case *ssa.Return:
 		e.ret(in)
 	case *ssa.Panic:

@@ -67,7 +67,7 @@ func findTool(ctx context.Context, names ...string) (string, error) {
 
 // finish makes PTX of a package's text, and checks it.
 func (t tools) finish(ctx context.Context, l lowered, opt Options) error {
-	best, err := run(ctx, l.text, t.opt, "-O3", "-mcpu="+opt.Arch, "-S", "-o", "-", "-")
+	best, err := run(ctx, l.text, t.opt, "-O3", "-unroll-runtime=false", "-mcpu="+opt.Arch, "-S", "-o", "-", "-")
 	if err != nil {
 		return fmt.Errorf("gpuc: %s: %w", l.pkg.Path, err)
 	}

@@ -19,23 +19,29 @@ func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src 
 	if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || dst.Info.IsNil() || dst.Gen == 0 {
 		return Invalid
 	}
-	gen, size, to := generation(dst), sizeOf(&dst, dst.LSA0+lsaPeer), LSAPointer(dst, lsaPeer, dstOff)
 	word := uint64(0)
 	whole := co.kind == coopThread && bytes == 8 && (src.Addr()|dstOff)&7 == 0
 	if whole {
-		word = gpu.Cast[uint64](src).Load() // beside the look at the generation: see look
+		word = early(gpu.Cast[uint64](src)) // see look; first, since what hangs on a condition is put behind the rest's arrival
 	}
+	gen, size, to := generation(dst), sizeOf(&dst, dst.LSA0+lsaPeer), baseOf(&dst, dst.LSA0+lsaPeer).Byte(dstOff)
 	if gen != dst.Gen || !inBounds(dstOff, bytes, size) {
 		return Invalid
 	}
-	if c.dc.Inject == abi.InjectBitFlip || c.dc.Inject == abi.InjectLostPut {
-		return c.lsaPutFaulty(co, to, src, bytes)
-	}
-	if whole && to.Addr()&7 == 0 {
+	if whole && to.Addr()&7 == 0 && c.dc.Inject == abi.InjectNone {
 		gpu.Cast[uint64](to).Store(word)
 		return OK
 	}
+	bad := Status(OK)
+	if c.dc.Inject == abi.InjectBitFlip || c.dc.Inject == abi.InjectLostPut {
+		if bad = c.faulty(co, bytes); bad != OK && c.dc.Inject == abi.InjectLostPut {
+			bytes = 0
+		}
+	}
 	lsaCopy(co, to, src, bytes)
+	if bad != OK && bytes > 0 && co.begin() {
+		to.Store(to.Load() ^ 1)
+	}
 	return OK
 }
 
@@ -50,21 +56,13 @@ func lsaCopy(co Coop, to, from gpu.Ptr[byte], bytes uint64) {
 	}
 }
 
-// lsaPutFaulty is LSAPut when a test asked for a fault: the first put that has bytes loses them, or one bit of them.
-func (c *Context) lsaPutFaulty(co Coop, to, from gpu.Ptr[byte], bytes uint64) Status {
-	hit := Status(0)
+// faulty is not OK for the first put that has bytes, when a test asked for a fault: it loses them, or one bit of them.
+func (c *Context) faulty(co Coop, bytes uint64) Status {
+	hit := OK
 	if co.begin() && bytes > 0 && c.injectNow() {
-		hit = 1
+		hit = Invalid
 	}
-	if co.end(hit) == 0 {
-		lsaCopy(co, to, from, bytes)
-		return OK
-	}
-	if c.dc.Inject == abi.InjectBitFlip && co.begin() {
-		gpu.CopyThread(to, from, bytes)
-		to.Store(to.Load() ^ 1)
-	}
-	return co.end(OK)
+	return co.end(hit)
 }
 
 // injectNow is true once.

@@ -21,14 +21,15 @@ func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64,
 	if !ok || !c.actionValid(act) || dst.Info.IsNil() || src.Info.IsNil() || !inBounds(srcOff, bytes, src.Size) {
 		return co.end(Invalid)
 	}
-	l, dstGen, srcGen, size := c.look(i), generation(dst), generation(src), sizeOf(&dst, world)
+	size := sizeOf(&dst, world)
 	d := abi.Desc{Op: abi.OpPut, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, SrcWin: src.ID, Src: srcOff}
 	from := src.Base.Byte(srcOff)
 	small := bytes <= uint64(c.dc.CellPayload) && src.Far == 0
 	if small && bytes <= 8 {
 		d.Op, d.Src, d.SrcWin = abi.OpPutValue, loadBytes(from, bytes), 0
 	}
-	if dst.Gen == 0 || dstGen != dst.Gen || src.Gen == 0 || srcGen != src.Gen || !inBounds(dstOff, bytes, size) {
+	l, dstGen, srcGen := c.look(i), generation(dst), generation(src)
+	if dst.Gen == 0 || src.Gen == 0 || (dstGen^dst.Gen)|(srcGen^src.Gen) != 0 || !inBounds(dstOff, bytes, size) {
 		return co.end(Invalid)
 	}
 	if small {
@@ -52,7 +53,8 @@ func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff ui
 	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || dst.Info.IsNil() {
 		return co.end(Invalid)
 	}
-	l, gen, size := c.look(i), generation(dst), sizeOf(&dst, world)
+	size := sizeOf(&dst, world)
+	l, gen := c.look(i), generation(dst)
 	if dst.Gen == 0 || gen != dst.Gen || !inBounds(dstOff, bytes, size) {
 		return co.end(Invalid)
 	}
@@ -97,10 +99,10 @@ func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act Action, fr
 
 // enqueue is post for a descriptor that has its flags.
 func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Ptr[byte], l *look) Status {
-	if l.stuck != 0 {
-		return Status(l.stuck)
-	}
-	if l.ended != 0 {
+	if l.stuck|l.ended != 0 { // one branch for both: each takes a GPU 10 ns of a put
+		if l.stuck != 0 {
+			return Status(l.stuck)
+		}
 		return Status(l.ended)
 	}
 	q := c.dc.Queue(int(i))
@@ -182,7 +184,7 @@ func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.De
 // loadBytes reads the 1 to 8 bytes at p as a number, lowest first; 0 of them are 0.
 func loadBytes(p gpu.Ptr[byte], n uint64) uint64 {
 	if n == 8 && p.Addr()&7 == 0 {
-		return gpu.Cast[uint64](p).Load()
+		return early(gpu.Cast[uint64](p))
 	}
 	v := uint64(0)
 	for i := range n {

@@ -22,6 +22,7 @@ var (
 	CheckKernel     = gpu.NewKernel("Check", Check, kernelsPTX)
 	FillKernel      = gpu.NewKernel("Fill", Fill, kernelsPTX)
 	PingPongKernel  = gpu.NewKernel("PingPong", PingPong, kernelsPTX)
+	PostKernel      = gpu.NewKernel("Post", Post, kernelsPTX)
 	RateKernel      = gpu.NewKernel("Rate", Rate, kernelsPTX)
 	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX)
 )

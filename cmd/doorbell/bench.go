@@ -33,6 +33,7 @@ type benchKind struct {
 	lsa         string // by default
 	moe, coll   bool
 	notBuilt    bool
+	hidden      bool // for who measures our own parts, not in the list
 }
 
 var benchKinds = []benchKind{
@@ -43,6 +44,7 @@ var benchKinds = []benchKind{
 	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true},
 	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
 	{name: "fused", short: "MoE dispatch and combine fused with the experts", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
+	{name: "post", short: "what a put costs the device alone", ranks: 2, minRanks: 2, sizes: "8,64K", lsa: "off", hidden: true},
 	{name: "coll", short: "collectives", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on", coll: true, notBuilt: true},
 }
 
@@ -77,9 +79,10 @@ with --nodes, of several hosts, as "doorbell run" starts them, and only node 0 p
 func newBenchKind(kind benchKind, args []string, stdout, stderr io.Writer) *cobra.Command {
 	b := &benchFlags{kind: kind}
 	cmd := &cobra.Command{
-		Use:   kind.name,
-		Short: kind.short,
-		Args:  cobra.NoArgs,
+		Use:    kind.name,
+		Short:  kind.short,
+		Hidden: kind.hidden,
+		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := b.config(nil)
 			if err != nil {

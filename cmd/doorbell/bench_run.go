@@ -36,6 +36,11 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 	if err := bindRank(cfg); err != nil {
 		return report.Result{}, err
 	}
+	if cfg.PTX != "" {
+		if err := takeKernels(cfg.PTX); err != nil {
+			return report.Result{}, usagef("--ptx: %w", err)
+		}
+	}
 	var comms []*core.Comm
 	var err error
 	if cfg.Local {

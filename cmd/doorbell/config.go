@@ -39,6 +39,7 @@ type benchConfig struct {
 	JSON  bool
 	Plot  string
 	Paper bool
+	PTX   string // file of kernels that take the built-in ones' place; empty: none
 
 	// Step shows progress on a terminal: done of total parts, and what comes next. It is never nil and may be called from
 	// one goroutine at a time.
@@ -82,8 +83,9 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Routing      string  `json:"routing,omitempty"`
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
+		PTX          string  `json:"ptx,omitempty"`
 	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
-		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op})
+		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op, c.PTX})
 }
 
 // benchFlags are flags as typed, before they become a benchConfig.
@@ -113,6 +115,8 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.BoolVar(&b.JSON, "json", false, "print one JSON object on standard output and nothing else")
 	f.StringVar(&b.Plot, "plot", "", "draw a chart into `FILE.svg|.png|.html`")
 	f.BoolVar(&b.Paper, "paper", false, "show the figures that arXiv 2511.15076 gives, beside ours (pingpong)")
+	f.StringVar(&b.PTX, "ptx", "", "take the kernels of this PTX or cubin `FILE` in place of the built-in ones, to compare compilers")
+	_ = f.MarkHidden("ptx")
 	if b.kind.moe {
 		f.IntVar(&b.Tokens, "tokens", 64, "tokens of each rank")
 		f.IntVar(&b.Hidden, "hidden", 7168, "elements of a token")

@@ -4,6 +4,12 @@
 #pragma once
 #include <cstdint>
 
+#ifdef __CUDACC__
+#define DOORBELL_ANY __host__ __device__
+#else
+#define DOORBELL_ANY
+#endif
+
 namespace doorbell {
 
 constexpr int desc_words = 8;
@@ -33,7 +39,7 @@ struct desc {
 };
 
 // encode writes the descriptor's words with the phase given, 0 or phase_bit.
-inline constexpr void encode(const desc &d, uint64_t *w, uint64_t phase) {
+DOORBELL_ANY inline constexpr void encode(const desc &d, uint64_t *w, uint64_t phase) {
   w[0] = phase | ((uint64_t(d.Size)&0xffffffffffff)) | ((uint64_t(d.Flags)&0xff)<<50) | ((uint64_t(d.Op)&0x1f)<<58) | (((uint64_t(d.Src)>>63)&0x1)<<49) | (((uint64_t(d.SigVal)>>63)&0x1)<<48);
   w[1] = phase | ((uint64_t(d.DstOff)&0x7fffffffffffffff));
   w[2] = phase | ((uint64_t(d.Src)&0x7fffffffffffffff));

@@ -59,12 +59,13 @@ func page(dir fs.FS) ([]byte, error) {
 <!-- Made by tools/benchpage from bench/results. Do not edit. -->
 # What it costs
 
-No figure here crossed a wire: rows named tcp went over the loopback interface, all others through shared memory. Kernels
-ran as goroutines on CPU cores: these are figures of one machine and of our software's own cost. Each was measured beside the
-peer in its row, in turn, in one run.
+No figure here crossed a wire: rows named tcp went over the loopback interface, all others through memory. But for those
+under "On a GPU", kernels ran as goroutines on CPU cores: these are figures of one machine and of our software's own cost.
+Each was measured beside the peer in its row, in turn, in one run.
 
     go run ./tools/measure -out bench/results/spine.jsonl    # ours and the C peers, round by round
     bench/peers/run --json > bench/results/peers.jsonl       # UCX, Open MPI and bare C by themselves
+    bench/gpu/bundle.sh DIR; DIR/run.sh                      # on a GPU: ours, its twins in CUDA C++, bare kernels
     go run ./tools/benchpage                                 # this page
 
 How rows are to be read: [peers](peers/README.md) for the others; for ours, ranks are processes bound to a core each (unless a
@@ -100,6 +101,9 @@ round trips are of means of 16 (a look at the clock takes as long as a line's wa
 			p("- %s: %s", r.Case, text)
 		}
 		p("")
+	}
+	if err := gpuPage(p, dir); err != nil {
+		return nil, err
 	}
 	peers, err := lines[peer](dir, "peers.jsonl")
 	if err != nil {

@@ -39,8 +39,34 @@ func TestPage(t *testing.T) {
 			t.Errorf("page has no %q:\n%s", want, got)
 		}
 	}
+	dir["gpu.jsonl"] = &fstest.MapFile{Data: []byte(`{"case":"g","what":"w","unit":"us","ours":{"min":1,"median":2,"max":3},"peer":"twin","theirs":{"min":1,"median":2,"max":3},"ratio":{"min":1,"median":1.5,"max":2},"target":"at most 1.1x","rounds":3,"command":"x","machine":"a GPU"}` + "\n")}
+	if got, err = page(dir); err != nil || !strings.Contains(string(got), "| **g**: w | 2, 1 us | twin: 2, 1 us | 1.5x (1 - 2) | at most 1.1x | **missed** | 3 |") {
+		t.Errorf("no GPU's row, %v:\n%s", err, got)
+	}
 	dir["spine.jsonl"] = &fstest.MapFile{Data: []byte("{")}
 	if _, err := page(dir); err == nil {
 		t.Error("a torn line accepted")
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	ratio := func(v float64) *stat { return &stat{v, v, v} }
+	for _, c := range []struct {
+		r    row
+		want string
+	}{
+		{row{Target: "at most 1.2x", Ratio: ratio(1.2)}, "met"},
+		{row{Target: "at most 1.2x", Ratio: ratio(1.21)}, "**missed**"},
+		{row{Target: "at least 0.97x", Ratio: ratio(0.98)}, "met"},
+		{row{Target: "at least 0.97x", Ratio: ratio(0.9)}, "**missed**"},
+		{row{Target: "at most 1 s", Ours: stat{1, 2, 3}}, "**missed**"},
+		{row{Target: "at most 1 s", Ours: stat{0.1, 0.2, 3}}, "met"},
+		{row{Target: "at most 1.2x"}, ""},
+		{row{Target: "ahead", Ratio: ratio(2)}, ""},
+		{row{}, ""},
+	} {
+		if got := verdict(c.r); got != c.want {
+			t.Errorf("target %q of %v, ratio %v: %q, want %q", c.r.Target, c.r.Ours, c.r.Ratio, got, c.want)
+		}
 	}
 }

@@ -29,8 +29,9 @@ func main() {
 	out := flag.String("out", "", "`FILE` to append to; empty: standard output")
 	rounds := flag.Int("rounds", 15, "rounds of each case")
 	only := flag.String("case", "", "run only cases whose name contains `TEXT`")
+	gpu := flag.String("gpu", "", "measure on a GPU instead, with the programs in `DIR`, as bench/gpu/run.sh does")
 	flag.Parse()
-	if err := run(*out, *rounds, *only); err != nil {
+	if err := run(*out, *rounds, *only, *gpu); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
 		os.Exit(1)
 	}
@@ -74,7 +75,17 @@ type env struct {
 	cpus          [2]string
 }
 
-func run(out string, rounds int, only string) error {
+func run(out string, rounds int, only, gpu string) (err error) {
+	to := os.Stdout
+	if out != "" {
+		if to, err = os.OpenFile(out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+			return err
+		}
+		defer to.Close()
+	}
+	if gpu != "" {
+		return runGPU(gpu, to, rounds, only)
+	}
 	dir, err := os.MkdirTemp("", "doorbell-measure")
 	if err != nil {
 		return err
@@ -88,13 +99,6 @@ func run(out string, rounds int, only string) error {
 		if err := sh("cc", "-std=c11", "-O2", "-o", filepath.Join(dir, c), filepath.Join("bench", "peers", c+".c")); err != nil {
 			return fmt.Errorf("build the C peer: %w", err)
 		}
-	}
-	to := os.Stdout
-	if out != "" {
-		if to, err = os.OpenFile(out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
-			return err
-		}
-		defer to.Close()
 	}
 	enc := json.NewEncoder(to)
 	for _, c := range append(cases, socketCases...) {
@@ -143,7 +147,7 @@ func (c *benchCase) measure(e *env, rounds int) (Row, error) {
 	}
 	row := Row{
 		Case: c.name, What: c.what, Unit: c.unit, Better: c.better, Target: c.target, Rounds: rounds, Command: c.ours.text, Note: c.note,
-		Date: time.Now().UTC().Format(time.DateOnly), Load: load(), Machine: machine(),
+		Date: time.Now().UTC().Format(time.DateOnly), Load: systemLoad(), Machine: machine(),
 	}
 	var ours, theirs, ratios []float64
 	for range rounds {
@@ -214,8 +218,8 @@ func machine() string {
 	return fmt.Sprintf("%s, %d cores, Linux %s, %s", cpu, runtime.NumCPU(), strings.TrimSpace(string(release)), runtime.Version())
 }
 
-// load is the machine's load average: what else was running.
-func load() (l float64) {
+// systemLoad is the machine's load average: what else was running.
+func systemLoad() (l float64) {
 	text, _ := os.ReadFile("/proc/loadavg")
 	_, _ = fmt.Sscan(string(text), &l)
 	return l

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -91,15 +92,12 @@ func (d *Device) loadAll() {
 // load loads kernels. gate is held for writing, and nothing runs. A kernel that cannot be loaded keeps its error.
 func (c *card) load(codes []*gpu.Code) {
 	next := maps.Clone(*c.kernels.Load())
+	c.compileAll(codes)
 	for _, code := range codes {
 		if next[code] != nil {
 			continue
 		}
-		m := c.modules[code.PTX]
-		if m == nil {
-			m = c.compile(code)
-			c.modules[code.PTX] = m
-		}
+		m := c.modules[unit(code.PTX, code.Name)]
 		if m.err != nil {
 			next[code] = &kernel{name: code.Name, err: m.err}
 		} else {
@@ -112,10 +110,25 @@ func (c *card) load(codes []*gpu.Code) {
 	c.kernels.Store(&next)
 }
 
+// compileAll compiles the modules that are not there yet, each by a thread of its own.
+func (c *card) compileAll(codes []*gpu.Code) {
+	var wg sync.WaitGroup
+	for _, code := range codes {
+		text := unit(code.PTX, code.Name)
+		if c.modules[text] != nil {
+			continue
+		}
+		m := new(module)
+		c.modules[text] = m
+		wg.Go(func() { *m = *c.compile(code.Name, text) })
+	}
+	wg.Wait()
+}
+
 // compile has the driver compile a module.
-func (c *card) compile(code *gpu.Code) *module {
+func (c *card) compile(kernel, ptx string) *module {
 	out := new(outs)
-	text := append([]byte(code.PTX), 0)
+	text := append([]byte(ptx), 0)
 	log := make([]byte, jitLogBytes)
 	options := &[2]uint32{jitErrorLog, jitErrorLogBytes}
 	values := &[2]uintptr{ffi.Addr(&log[0]), jitLogBytes}
@@ -126,7 +139,7 @@ func (c *card) compile(code *gpu.Code) *module {
 	if r != success {
 		said := strings.TrimSpace(ffi.String(ffi.Addr(&log[0])))
 		runtime.KeepAlive(log)
-		detail := fmt.Sprintf("module of kernel %s, GPU of compute capability %d.%d", code.Name, c.caps.Major, c.caps.Minor)
+		detail := fmt.Sprintf("module of kernel %s, GPU of compute capability %d.%d", kernel, c.caps.Major, c.caps.Minor)
 		if said != "" {
 			detail += "; " + said
 		}

@@ -42,7 +42,7 @@ type Config struct {
 // Run runs the benchmark of that name on one rank.
 func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report.Result, error) {
 	run := map[string]func(*bench) error{
-		"pingpong": (*bench).pingPong, "bw": (*bench).bandwidth, "rate": (*bench).rate, "alltoall": (*bench).allToAll, "ll": (*bench).lowLatency,
+		"pingpong": (*bench).pingPong, "bw": (*bench).bandwidth, "rate": (*bench).rate, "alltoall": (*bench).allToAll, "ll": (*bench).lowLatency, "post": (*bench).post,
 	}[name]
 	if run == nil {
 		return report.Result{}, fmt.Errorf("bench %q: %w", name, doorbell.ErrNotSupported)

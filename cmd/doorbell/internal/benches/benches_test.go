@@ -62,10 +62,13 @@ func sized(name string, c Config) Config {
 	if name == "rate" {
 		c.Sizes = []int64{8}
 	}
+	if name == "post" {
+		c.Sizes = []int64{8, 512}
+	}
 	return c
 }
 
-var names = []string{"pingpong", "bw", "rate", "alltoall", "ll"}
+var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "post"}
 
 func TestVerified(t *testing.T) {
 	for _, name := range names {

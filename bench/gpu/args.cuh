@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Written by go test ./bench/gpu -update. DO NOT EDIT.
+// The arguments of the kernels in bench/kernels, as Go lays them out.
+#pragma once
+#include "../../include/doorbell/abi.cuh"
+
+namespace doorbell {
+
+struct result {
+  uint32_t Status;
+  uint32_t Done;
+  uint64_t At;
+  uint64_t Ns;
+  uint64_t Count;
+  uint64_t Wrong;
+  uint8_t reserved6[24];
+};
+static_assert(sizeof(result) == 64 && alignof(result) == 8);
+static_assert(offsetof(result, Status) == 0);
+static_assert(offsetof(result, Done) == 4);
+static_assert(offsetof(result, At) == 8);
+static_assert(offsetof(result, Ns) == 16);
+static_assert(offsetof(result, Count) == 24);
+static_assert(offsetof(result, Wrong) == 32);
+static_assert(offsetof(result, reserved6) == 40);
+
+struct exchange {
+  dev_comm DC;
+  window Send;
+  window Recv;
+  uint64_t SendOff;
+  uint64_t RecvOff;
+  uint64_t Bytes;
+  uint64_t Iters;
+  uint64_t Base;
+  uint32_t * Samples;
+  uint64_t Every;
+  result * Result;
+  int32_t Peer;
+  int32_t LSA;
+};
+static_assert(sizeof(exchange) == 400 && alignof(exchange) == 8);
+static_assert(offsetof(exchange, DC) == 0);
+static_assert(offsetof(exchange, Send) == 248);
+static_assert(offsetof(exchange, Recv) == 288);
+static_assert(offsetof(exchange, SendOff) == 328);
+static_assert(offsetof(exchange, RecvOff) == 336);
+static_assert(offsetof(exchange, Bytes) == 344);
+static_assert(offsetof(exchange, Iters) == 352);
+static_assert(offsetof(exchange, Base) == 360);
+static_assert(offsetof(exchange, Samples) == 368);
+static_assert(offsetof(exchange, Every) == 376);
+static_assert(offsetof(exchange, Result) == 384);
+static_assert(offsetof(exchange, Peer) == 392);
+static_assert(offsetof(exchange, LSA) == 396);
+
+struct rate_args {
+  exchange X;
+  uint64_t Ns;
+  uint64_t Seed;
+  uint64_t Iter;
+};
+static_assert(sizeof(rate_args) == 424 && alignof(rate_args) == 8);
+static_assert(offsetof(rate_args, X) == 0);
+static_assert(offsetof(rate_args, Ns) == 400);
+static_assert(offsetof(rate_args, Seed) == 408);
+static_assert(offsetof(rate_args, Iter) == 416);
+
+struct all_to_all_args {
+  exchange X;
+  uint64_t Step;
+};
+static_assert(sizeof(all_to_all_args) == 408 && alignof(all_to_all_args) == 8);
+static_assert(offsetof(all_to_all_args, X) == 0);
+static_assert(offsetof(all_to_all_args, Step) == 400);
+
+struct post_args {
+  exchange X;
+  uint64_t Span;
+  uint64_t Step;
+  int32_t Signal;
+  int32_t reserved4;
+};
+static_assert(sizeof(post_args) == 424 && alignof(post_args) == 8);
+static_assert(offsetof(post_args, X) == 0);
+static_assert(offsetof(post_args, Span) == 400);
+static_assert(offsetof(post_args, Step) == 408);
+static_assert(offsetof(post_args, Signal) == 416);
+static_assert(offsetof(post_args, reserved4) == 420);
+
+}  // namespace doorbell

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# bench/gpu/bundle.sh DIR: puts all that bench/gpu/run.sh needs into DIR, for a machine that has a GPU and a toolkit, and
+# no Go. On that machine: DIR/run.sh [OUT].
+set -euo pipefail
+[ $# = 1 ] || { echo "usage: bench/gpu/bundle.sh DIR" >&2; exit 2; }
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+cd "$(dirname "$0")/../.."
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -trimpath -ldflags=-s"
+go build -o "$dir/doorbell" ./cmd/doorbell
+go build -o "$dir/measure" ./tools/measure
+go test -c -o "$dir/cuda.test" ./internal/device/cuda
+go test -c -o "$dir/gpu.test" ./bench/gpu
+mkdir -p "$dir/bench/gpu" "$dir/include/doorbell"
+cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"
+cp include/doorbell/* "$dir/include/doorbell/"
+cp bench/kernels/kernels_gpuc.ptx "$dir/"
+cp bench/gpu/run.sh "$dir/"

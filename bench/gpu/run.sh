@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# run.sh [OUT], from a folder that bench/gpu/bundle.sh filled: compiles the twins and the floors, holds our kernels against
+# their results on the CPU, counts the stores of a put in both compilers' code, and measures ours, twin and floor in turn.
+# Writes OUT/gpu.jsonl (rows as tools/measure's) and OUT/summary.txt. Needs an NVIDIA GPU, its driver and nvcc; changes no
+# setting of the GPU. At most four minutes. Exit: 0 all ran and every byte was right, whatever the figures are.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:-$here/out}
+mkdir -p "$out"
+cd "$here"
+rounds=${ROUNDS:-4}
+arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d '.')
+
+nvcc -O3 -std=c++17 -arch="$arch" -ptx bench/gpu/twins.cu -o twins.ptx &
+nvcc -O3 -std=c++17 -arch="$arch" -o floors bench/gpu/floors.cu -lcuda &
+wait -n && wait -n
+
+{
+	nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader
+	nvcc --version | tail -2 | head -1
+	echo "stores to the host's memory in a kernel, plain and ordered, and instructions, after ptxas:"
+	for who in kernels_gpuc twins; do
+		ptxas -O3 -arch="$arch" "$who.ptx" -o "$who.cubin"
+		for kernel in Post PingPong; do
+			cuobjdump -sass -fun "$kernel" "$who.cubin" | awk -v who="$who" -v kernel="$kernel" '
+				/STG|ST\.E/ { stores++ } /STG.*STRONG\.SYS/ { sys++ } /^ +\/\*[0-9a-f]+\*\/ / { n++ }
+				END { printf "  %-13s %-9s %3d stores, %d of them STRONG.SYS, %d instructions\n", who, kernel, stores, sys, n }'
+		done
+	done
+} | tee "$out/summary.txt"
+
+echo "== conformance and differential" | tee -a "$out/summary.txt"
+DOORBELL_CUDA_TEST=1 timeout -k 5 60 ./cuda.test -test.run '^TestGPU' -test.v >"$out/conformance.log" 2>&1 || { tail -40 "$out/conformance.log"; exit 1; }
+DOORBELL_CUDA_TEST=1 timeout -k 5 60 ./gpu.test -test.run 'TestDifferential|TestLoad' -test.v >"$out/differential.log" 2>&1 || { tail -40 "$out/differential.log"; exit 1; }
+grep -hE '^(---|    ---|ok|PASS|SKIP)|load:' "$out/conformance.log" "$out/differential.log" | grep -vE '^    ---' | tee -a "$out/summary.txt"
+
+timeout -k 5 200 ./measure -gpu "$here" -rounds "$rounds" -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"

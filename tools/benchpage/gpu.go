@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+// gpuPage adds the figures of GPUs, where there are some.
+func gpuPage(p func(string, ...any), dir fs.FS) error {
+	rows, err := lines[row](dir, "gpu.jsonl")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, set := range split(rows) {
+		p("## On a GPU, %s: %s\n", set[0].Date, set[0].Machine)
+		p("Two ranks of one process on one GPU: nothing crossed NVLink. A twin is the same kernel in CUDA C++, launched by the same")
+		p("host code on the same memory (`bench/gpu/twins.cu`); floors are bare kernels (`bench/gpu/floors.cu`).\n")
+		p("| case | ours: median, minimum | beside it: median, minimum | ratio: median (min - max) | target | verdict | rounds |")
+		p("|---|---|---|---|---|---|---|")
+		for _, r := range set {
+			theirs, ratio := "", ""
+			if r.Theirs != nil && r.Ratio != nil {
+				theirs = fmt.Sprintf("%s: %s, %s %s", r.Peer, short(r.Theirs.Median), short(r.Theirs.Min), r.Unit)
+				ratio = r.Ratio.in("x")
+			}
+			p("| **%s**: %s | %s, %s %s | %s | %s | %s | %s | %d |", r.Case, r.What, short(r.Ours.Median), short(r.Ours.Min), r.Unit, theirs, ratio,
+				r.Target, verdict(r), r.Rounds)
+		}
+		p("\nCommands:\n")
+		said := map[string]bool{}
+		for _, r := range set {
+			for _, c := range []string{r.Command, r.PeerCmd} {
+				if c != "" && !said[c] {
+					said[c] = true
+					p("- `%s`", c)
+				}
+			}
+		}
+		p("")
+	}
+	return nil
+}
+
+// verdict says whether a row's median is where its target wants it: "at most 1.2x" is of the ratio, "at most 1 s" of the
+// figure. Empty without a target that says a number.
+func verdict(r row) string {
+	var bound float64
+	var unit string
+	most, isMost := strings.CutPrefix(r.Target, "at most ")
+	least, isLeast := strings.CutPrefix(r.Target, "at least ")
+	text := most
+	if isLeast {
+		text = least
+	}
+	if !isMost && !isLeast {
+		return ""
+	}
+	if n, _ := fmt.Sscanf(text, "%f%s", &bound, &unit); n < 2 {
+		if n, _ = fmt.Sscanf(text, "%f %s", &bound, &unit); n < 2 {
+			return ""
+		}
+	}
+	value := r.Ours.Median
+	if unit == "x" {
+		if r.Ratio == nil {
+			return ""
+		}
+		value = r.Ratio.Median
+	}
+	if isMost && value <= bound || isLeast && value >= bound {
+		return "met"
+	}
+	return "**missed**"
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// fakeProgram writes a script that takes the place of a measured program.
+func fakeProgram(t *testing.T, dir, name, script string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestGPURows: a round's figures come from the commands that the cases name, each run once, ratios are of one round, and a
+// command that fails costs its rows alone.
+func TestGPURows(t *testing.T) {
+	dir := t.TempDir()
+	fakeProgram(t, dir, "nvidia-smi", "echo 'Fake GPU, 1.2.3'")
+	fakeProgram(t, dir, "floors", `echo '{"floor":"cpu-gpu-cpu flag","p50_us":2,"min_us":1}'`)
+	fakeProgram(t, dir, "doorbell", `case "$*" in
+*ptx*) echo 'no such kernel' >&2; exit 1;;
+*pingpong*) echo '{"verified":true,"rows":[{"bytes":8,"p50_us":5,"min_us":4}]}';;
+esac`)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var out strings.Builder
+	err := runGPU(dir, &out, 2, "put + signal")
+	if err == nil || !strings.Contains(err.Error(), "no such kernel") {
+		t.Errorf("the twin's failure is not told: %v", err)
+	}
+	got := out.String()
+	if strings.Count(got, "\n") != 1 || !strings.Contains(got, `"ratio":{"min":1.25,"median":1.25,"max":1.25}`) || !strings.Contains(got, "Fake GPU, driver 1.2.3") ||
+		!strings.Contains(got, `"rounds":2`) {
+		t.Errorf("rows:\n%s", got)
+	}
+	fakeProgram(t, dir, "doorbell", `echo '{"verified":false,"error":"a byte is wrong","rows":[{"bytes":8,"p50_us":5}]}'`)
+	out.Reset()
+	if err := runGPU(dir, &out, 1, "put + signal"); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
+		t.Errorf("wrong bytes made rows: %v\n%s", err, out.String())
+	}
+}
