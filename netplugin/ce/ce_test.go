@@ -99,7 +99,7 @@ func (p onDouble) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &polled{e.(*endpoint), q, p.far}, nil
+	return &polled{endpoint: e.(*endpoint), q: q, far: p.far}, nil
 }
 
 // polled is an endpoint whose rank's queue gets on when it is polled.
@@ -107,6 +107,7 @@ type polled struct {
 	*endpoint
 	q   *lazy
 	far bool
+	one [1]netplugin.Op
 }
 
 func (e *polled) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
@@ -121,16 +122,19 @@ func (e *polled) Post(ops []netplugin.Op) int {
 		return e.endpoint.Post(ops)
 	}
 	for i := range ops {
-		op := &ops[i]
-		data := op.Data
+		// A copy: who waits for the operation may look at it meanwhile.
+		op := &e.one[0]
+		*op = ops[i]
 		// Values stay host bytes without an address; a copy engine has to be given pinned ones.
-		if op.Kind == netplugin.Get || len(data) > inlineBytes/2 {
+		if data := op.Data; op.Kind == netplugin.Get || len(data) > inlineBytes/2 {
 			if op.Src = gpu.PtrOf(data); len(data)%3 != 0 {
 				op.Data, op.Bytes = nil, len(data)
 			}
 		}
-		n := e.endpoint.Post(ops[i : i+1])
-		op.Data, op.Src, op.Bytes = data, gpu.Ptr[byte]{}, 0
+		n := e.endpoint.Post(e.one[:])
+		if n == 1 {
+			ops[i].State, ops[i].Err = op.State, op.Err
+		}
 		if n == 0 || op.State == netplugin.Failed {
 			return i + n
 		}
