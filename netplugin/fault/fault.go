@@ -7,6 +7,7 @@ package fault
 import (
 	"fmt"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -37,7 +38,17 @@ func (p *plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if err != nil || p.faults.Inject == "" || c.Rank != p.faults.Rank {
 		return e, err
 	}
-	return &endpoint{Endpoint: e, inject: p.faults.Inject}, nil
+	bad := &endpoint{Endpoint: e, inject: p.faults.Inject}
+	if c, ok := e.(netplugin.Connector); ok {
+		return &connecting{bad, c}, nil
+	}
+	return bad, nil
+}
+
+// connecting is the endpoint of a network that has to be connected, and still has to.
+type connecting struct {
+	*endpoint
+	netplugin.Connector
 }
 
 type endpoint struct {
@@ -69,18 +80,22 @@ func (e *endpoint) fits(op *netplugin.Op) bool {
 	if e.inject == netplugin.InjectDoubleSignal {
 		return op.Raise && op.SigAdd != 0
 	}
-	return op.Kind == netplugin.Put && len(op.Data) > 0
+	if e.inject == netplugin.InjectLostPut {
+		return op.Kind == netplugin.Put && op.Len() > 0
+	}
+	return op.Kind == netplugin.Put && len(op.Data) > 0 // no bit of what only the device reaches can be turned here
 }
 
 func (e *endpoint) postSpoilt(op *netplugin.Op) int {
 	bad := [1]netplugin.Op{*op}
+	// Bytes that are spoilt lie in no window: the device's address of the good ones goes.
 	switch e.inject {
 	case netplugin.InjectBitFlip:
 		e.spoilt = append(e.spoilt[:0], op.Data...)
 		e.spoilt[len(e.spoilt)/2] ^= 1
-		bad[0].Data = e.spoilt
+		bad[0].Data, bad[0].Src, bad[0].Bytes = e.spoilt, gpu.Ptr[byte]{}, 0
 	case netplugin.InjectLostPut:
-		bad[0].Data = nil
+		bad[0].Data, bad[0].Src, bad[0].Bytes = nil, gpu.Ptr[byte]{}, 0
 	case netplugin.InjectDoubleSignal:
 		bad[0].SigAdd *= 2
 	}

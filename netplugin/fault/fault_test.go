@@ -10,6 +10,7 @@ import (
 	"math/bits"
 	"testing"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 	"github.com/doorbell-net/doorbell/netplugin/plugintest"
@@ -169,6 +170,59 @@ func (e *slowEnd) Post(ops []netplugin.Op) int {
 }
 
 func init() { netplugin.Register(slow{}) }
+
+// seen is an endpoint that has to be connected, and keeps the last operation posted to it.
+type seen struct {
+	netplugin.Endpoint
+	netplugin.Connector
+	op netplugin.Op
+}
+
+func (e *seen) Post(ops []netplugin.Op) int {
+	e.op = ops[len(ops)-1]
+	return len(ops)
+}
+
+// seeing opens it.
+type seeing struct {
+	shm.Plugin
+	e *seen
+}
+
+func (seeing) Name() string { return "seeing" }
+
+func (p seeing) Open(netplugin.Config) (netplugin.Endpoint, error) { return p.e, nil }
+
+// TestDeviceAddress: what is spoilt is not read from the device's address of the good bytes instead; and a network that has to
+// be connected still has to be.
+func TestDeviceAddress(t *testing.T) {
+	good := bytes.Repeat([]byte{7}, 100)
+	under := &seen{}
+	netplugin.Register(seeing{e: under})
+	for _, inject := range []string{netplugin.InjectBitFlip, netplugin.InjectLostPut} {
+		for _, host := range []bool{true, false} {
+			e, err := lookup(t, "fault+seeing", netplugin.Faults{Inject: inject}).Open(netplugin.Config{Ranks: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, ok := e.(netplugin.Connector); !ok {
+				t.Errorf("%s: the endpoint does not have to be connected any more", inject)
+			}
+			op := []netplugin.Op{{Kind: netplugin.Put, Src: gpu.PtrOf(good), Bytes: len(good)}}
+			if host {
+				op[0].Data = good
+			}
+			if e.Post(op) != 1 {
+				t.Fatalf("%s: not taken", inject)
+			}
+			spoilt := inject == netplugin.InjectLostPut && under.op.Len() == 0 ||
+				inject == netplugin.InjectBitFlip && len(under.op.Data) == len(good) && !bytes.Equal(under.op.Data, good)
+			if fits := host || inject == netplugin.InjectLostPut; spoilt != fits || spoilt && !under.op.Src.IsNil() {
+				t.Errorf("%s, host bytes %v: passed on %d bytes, address %v", inject, host, under.op.Len(), !under.op.Src.IsNil())
+			}
+		}
+	}
+}
 
 // TestAgain: the fault is not lost on a network that takes fewer operations than it is offered, and happens once.
 func TestAgain(t *testing.T) {

@@ -3,6 +3,7 @@
 package benches
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ func runAll(t *testing.T, name string, n int, o doorbell.Options, cfg Config) (r
 		o.Timeout = 10 * time.Second
 	}
 	if o.Inject != "" {
-		o.Net = "fault+shm"
+		o.Net = "fault+" + cmp.Or(o.Net, "shm")
 	}
 	comms, err := doorbell.Local(n, o)
 	if err != nil {
@@ -113,6 +114,21 @@ func TestInjectedFaultsAreNoticed(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestInjectedOverTCP: over a network that has to be connected too, and for what was done, not because it cannot be used so.
+func TestInjectedOverTCP(t *testing.T) {
+	if underRace {
+		t.Skip("an injected fault breaks the order that signals give: the race detector reports it, rightly")
+	}
+	for inject, says := range map[string]string{"bitflip": "1 of 8 bytes from rank 0 wrong", "lostput": "bytes from rank 0 wrong", "doublesignal": "signal 0 ended at"} {
+		cfg := small(false)
+		cfg.Sizes = []int64{8}
+		r, err := runAll(t, "pingpong", 2, doorbell.Options{Net: "tcp", Inject: inject, Timeout: 5 * time.Second}, cfg)
+		if err != nil || r.Verified || !strings.Contains(r.Error, says) {
+			t.Errorf("%s: verified %v, %q (must say %q), %v", inject, r.Verified, r.Error, says, err)
 		}
 	}
 }
