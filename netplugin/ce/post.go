@@ -62,7 +62,7 @@ func (e *endpoint) post(op *netplugin.Op) (took bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	if t.full() {
+	if t.advance(); t.full() {
 		return false, t.markNow()
 	}
 	return e.move(t, op, &dst, n, word, shadow)
@@ -86,7 +86,7 @@ func (e *endpoint) word(op *netplugin.Op) (word gpu.Ptr[uint64], shadow *uint64,
 
 // move moves the bytes and raises the signal. The caller holds the target's lock.
 func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gpu.Ptr[uint64], shadow *uint64) (took bool, err error) {
-	queued, both, idle := false, false, t.idle()
+	queued, raised, idle := false, shadow == nil, t.idle()
 	if n > 0 {
 		// Not before what is queued: operations of a (context, peer) take effect in order.
 		byCPU := idle && dst.host != nil && op.Data != nil
@@ -98,12 +98,13 @@ func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gp
 			copy(dst.host[op.DstOff:], op.Data)
 		case byCPU:
 			copy(op.Data, dst.host[op.DstOff:])
-		case shadow != nil && op.Kind == netplugin.Put && op.Data != nil && op.Src.IsNil() && n == 8 && dst.dev.Byte(op.DstOff).Addr()&7 == 0:
+		case shadow != nil && isWord(op, dst.dev.Byte(op.DstOff)):
 			at := gpu.Cast[uint64](dst.dev.Byte(op.DstOff))
 			if err := t.cp.StoreBoth(at, binary.LittleEndian.Uint64(op.Data), word, *shadow+op.SigAdd); err != nil {
 				return true, err
 			}
-			both = true
+			*shadow += op.SigAdd
+			queued, raised = true, true
 		default:
 			if err := t.queue(op, dst.dev.Byte(op.DstOff), dst.host != nil, n); err != nil {
 				return true, err
@@ -111,19 +112,15 @@ func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gp
 			queued = true
 		}
 	}
-	if shadow != nil {
-		*shadow += op.SigAdd
-		if both {
-			queued = true
-		} else if idle && !queued {
-			gpu.Store(word, *shadow, gpu.Release, gpu.ScopeSys)
+	if !raised {
+		if idle && !queued {
+			gpu.Store(word, *shadow+op.SigAdd, gpu.Release, gpu.ScopeSys)
+		} else if err := t.cp.Store(word, *shadow+op.SigAdd); err != nil {
+			return true, err
 		} else {
-			if err := t.cp.Store(word, *shadow); err != nil {
-				*shadow -= op.SigAdd
-				return true, err
-			}
 			queued = true
 		}
+		*shadow += op.SigAdd
 	}
 	if !queued {
 		op.State = netplugin.Done
@@ -148,14 +145,20 @@ func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gp
 // that "the word has come that far" can be told.
 const markBelow = 1 << 48
 
+// isWord says whether an operation puts a word that came without a window to where a store may go: a store is sooner there
+// than a copy.
+func isWord(op *netplugin.Op, to gpu.Ptr[byte]) bool {
+	return op.Kind == netplugin.Put && len(op.Data) == 8 && op.Src.IsNil() && to.Addr()&7 == 0
+}
+
 // queue queues the copies of an operation between memory of the target at far and what the operation names.
 func (t *target) queue(op *netplugin.Op, far gpu.Ptr[byte], farHost bool, n int) error {
 	near, nearHost := op.Src, false
 	if op.Data != nil {
+		if isWord(op, far) {
+			return t.cp.Store(gpu.Cast[uint64](far), binary.LittleEndian.Uint64(op.Data))
+		}
 		if op.Src.IsNil() { // it came without a window, as the value of a put
-			if n == 8 && far.Addr()&7 == 0 {
-				return t.cp.Store(gpu.Cast[uint64](far), binary.LittleEndian.Uint64(op.Data))
-			}
 			slot := t.inlineSlot(t.inline)
 			t.inline++
 			near = gpu.PtrOf(slot[:copy(slot, op.Data)])

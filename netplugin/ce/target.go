@@ -4,7 +4,6 @@ package ce
 
 import (
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"runtime"
@@ -89,7 +88,7 @@ func (t *target) bounce() gpu.Ptr[byte] { return gpu.PtrOf(t.pinned[64+inlineSlo
 
 // export makes a region of signals known to senders.
 func (t *target) export(mem []byte) string {
-	id := hex.EncodeToString([]byte(rand.Text()))
+	id := rand.Text()
 	t.mu.Lock()
 	t.signals[id] = &signals{mem: mem, shadow: make([]uint64, len(mem)/8)}
 	t.mu.Unlock()
@@ -127,11 +126,8 @@ func (t *target) markNow() error {
 	return nil
 }
 
-// idle says whether all that was queued has ended. The caller holds the lock, so that nobody queues more.
-func (t *target) idle() bool {
-	t.advance()
-	return t.done == t.queued
-}
+// idle says whether all that was queued had ended when advance looked. The caller holds the lock, so that nobody queues more.
+func (t *target) idle() bool { return t.done == t.queued }
 
 // drain waits until the queue is empty: a region that it writes goes away.
 func (t *target) drain(bound time.Duration) error {
@@ -140,7 +136,9 @@ func (t *target) drain(bound time.Duration) error {
 	if err := t.markNow(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(bound); !t.idle(); runtime.Gosched() {
+	end := time.Now().Add(bound)
+	for t.advance(); !t.idle(); t.advance() {
+		runtime.Gosched()
 		if time.Now().After(end) {
 			return fmt.Errorf("ce on rank %d: %d operations have not ended in %v", t.rank, t.queued-t.done, bound)
 		}
@@ -150,7 +148,6 @@ func (t *target) drain(bound time.Duration) error {
 
 // full says whether there is no room for another operation.
 func (t *target) full() bool {
-	t.advance()
 	return t.tail-t.head > marks-4 || t.queued-t.done >= inlineSlots-1
 }
 
