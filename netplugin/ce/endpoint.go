@@ -25,7 +25,7 @@ const MaxBytes = 4 << 20
 
 // Powers are those of one queue for each target.
 func (Plugin) Powers() netplugin.Powers {
-	return netplugin.Powers{Ordered: true, Mapped: true, DeviceMemory: true, MaxBytes: MaxBytes, Polled: true}
+	return netplugin.Powers{Ordered: true, Mapped: true, DeviceMemory: true, MaxBytes: MaxBytes}
 }
 
 // Open makes a rank's endpoint and its queue.
