@@ -106,7 +106,7 @@ func refuseAll(r *rank, small int) {
 		d, co := dc.Device(), gin.ByThread(t)
 		c, world := gin.Open(&d, 1), gin.World(&d)
 		p := (world.Rank + 1) % world.Ranks
-		ok(c.Put(co, world, p, recv.Device(), 1, send.Device(), 2, 60, gin.SignalInc(1).Counter(1)), "good put")
+		ok(c.Put(co, world, p, recv.Device(), 1, send.Device(), 2, 60, gin.StrongInc(1).Counter(1)), "good put")
 		ok(c.WaitSignal(co, 1, 1, 64, gin.FromAny()), "good wait")
 		ok(c.WaitCounter(co, 1, 1, 64, gin.FromAny()), "good counter")
 	})
@@ -116,7 +116,7 @@ func refuseAll(r *rank, small int) {
 
 func refusePuts(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send gin.Window, own, size uint64) {
 	world := gin.World(d)
-	act := gin.SignalInc(0).Counter(0)
+	act := gin.StrongInc(0).Counter(0)
 	for p := range world.Ranks {
 		for _, b := range badRange(size + uint64(p)) { // the peer's size, not the own one
 			expect(c.Put(co, world, p, recv, b[0], send, 0, b[1], act), gin.Invalid, "put of %d at %d of rank %d", b[1], b[0], p)
@@ -138,7 +138,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 	world, any := gin.World(d), gin.FromAny()
 	ids := []int32{-1, -2, 2, 3, math.MaxInt32, math.MinInt32}
 	for _, id := range ids {
-		for _, act := range []gin.Action{gin.SignalInc(id), gin.SignalAdd(id, 3), gin.None().Counter(id), gin.SignalInc(0).Counter(id), gin.SignalInc(id).Counter(0)} {
+		for _, act := range []gin.Action{gin.StrongInc(id), gin.StrongAdd(id, 3), gin.None().Counter(id), gin.StrongInc(0).Counter(id), gin.StrongInc(id).Counter(0)} {
 			expect(c.Put(co, world, 0, recv, 0, send, 0, 20, act), gin.Invalid, "put with id %d", id)
 			expect(c.PutValue(co, world, 0, recv, 0, 1, 8, act), gin.Invalid, "value with id %d", id)
 			expect(c.Signal(co, world, 0, act), gin.Invalid, "signal %d", id)
@@ -157,7 +157,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 	for _, p := range []int32{-1, world.Ranks, world.Ranks + 1, math.MaxInt32, math.MinInt32} {
 		expect(c.Put(co, world, p, recv, 0, send, 0, 20, gin.None()), gin.Invalid, "put to %d", p)
 		expect(c.PutValue(co, world, p, recv, 0, 1, 8, gin.None()), gin.Invalid, "value to %d", p)
-		expect(c.Signal(co, world, p, gin.SignalInc(0)), gin.Invalid, "signal to %d", p)
+		expect(c.Signal(co, world, p, gin.StrongInc(0)), gin.Invalid, "signal to %d", p)
 		expect(c.FlushPeer(co, world, p), gin.Invalid, "flush of %d", p)
 		expect(c.LSAPut(co, p, recv, 0, send.Base, 20), gin.Invalid, "LSA put to %d", p)
 		expect(c.LSASignal(co, p, 0, 1), gin.Invalid, "LSA signal to %d", p)
@@ -169,10 +169,10 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 	other := recv
 	other.Gen++
 	for i, w := range []gin.Window{stale, {}, other} {
-		expect(c.Put(co, world, 0, w, 0, send, 0, 20, gin.SignalInc(0)), gin.Invalid, "put to bad window %d", i)
-		expect(c.Put(co, world, 0, w, 0, send, 0, 0, gin.SignalInc(0)), gin.Invalid, "empty put to bad window %d", i)
-		expect(c.Put(co, world, 0, recv, 0, w, 0, 20, gin.SignalInc(0)), gin.Invalid, "put from bad window %d", i)
-		expect(c.PutValue(co, world, 0, w, 0, 1, 8, gin.SignalInc(0)), gin.Invalid, "value to bad window %d", i)
+		expect(c.Put(co, world, 0, w, 0, send, 0, 20, gin.StrongInc(0)), gin.Invalid, "put to bad window %d", i)
+		expect(c.Put(co, world, 0, w, 0, send, 0, 0, gin.StrongInc(0)), gin.Invalid, "empty put to bad window %d", i)
+		expect(c.Put(co, world, 0, recv, 0, w, 0, 20, gin.StrongInc(0)), gin.Invalid, "put from bad window %d", i)
+		expect(c.PutValue(co, world, 0, w, 0, 1, 8, gin.StrongInc(0)), gin.Invalid, "value to bad window %d", i)
 		expect(c.LSAPut(co, 0, w, 0, send.Base, 20), gin.Invalid, "LSA put to bad window %d", i)
 	}
 	newer := *d
@@ -180,7 +180,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 	for _, bad := range []gin.Context{gin.Open(d, -1), gin.Open(d, 2), gin.Open(d, math.MaxInt32), gin.Open(d, math.MinInt32), gin.Open(&newer, 0)} {
 		expect(bad.Put(co, world, 0, recv, 0, send, 0, 20, gin.None()), gin.Invalid, "put of a bad context")
 		expect(bad.PutValue(co, world, 0, recv, 0, 1, 8, gin.None()), gin.Invalid, "value of a bad context")
-		expect(bad.Signal(co, world, 0, gin.SignalInc(0)), gin.Invalid, "signal of a bad context")
+		expect(bad.Signal(co, world, 0, gin.StrongInc(0)), gin.Invalid, "signal of a bad context")
 		expect(bad.WaitSignal(co, 0, 0, 64, any), gin.Invalid, "wait of a bad context")
 		expect(bad.WaitCounter(co, 0, 0, 64, any), gin.Invalid, "counter of a bad context")
 		expect(bad.Flush(co), gin.Invalid, "flush of a bad context")
@@ -215,7 +215,7 @@ func TestStaleWindow(t *testing.T) {
 				c, world := gin.Open(&d, 0), gin.World(&d)
 				if again {
 					reused = true
-					expect(c.Put(co, world, 1-world.Rank, old, 0, send.Device(), 0, 64, gin.SignalInc(0)), gin.Invalid, "put to a stale window")
+					expect(c.Put(co, world, 1-world.Rank, old, 0, send.Device(), 0, 64, gin.StrongInc(0)), gin.Invalid, "put to a stale window")
 					expect(c.LSAPut(co, 1-world.Rank, old, 0, send.Device().Base, 64), gin.Invalid, "LSA put to a stale window")
 				}
 				ok(c.Barrier(co, world, 0), "barrier")

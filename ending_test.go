@@ -90,7 +90,7 @@ func TestShortDeadline(t *testing.T) {
 				ok(c.Barrier(co, world, 0), "barrier %d after timeouts", i)
 				ok(c.LSABarrier(co, 0), "LSA barrier %d after timeouts", i)
 			}
-			ok(c.Signal(co, world, 1-world.Rank, gin.SignalAdd(0, 1<<40)), "signal")
+			ok(c.Signal(co, world, 1-world.Rank, gin.StrongAdd(0, 1<<40)), "signal")
 			ok(c.WaitSignal(co, 0, 1<<40, 64, gin.FromPeer(world, 1-world.Rank)), "wait after timeouts")
 		})
 		r.sync()
@@ -183,7 +183,7 @@ func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int))
 	r.run(func(t gpu.Thread) {
 		d, co := dc.Device(), gin.ByThread(t)
 		ctx := gin.Open(&d, 0)
-		expect(ctx.Signal(co, gin.World(&d), 1, gin.SignalInc(0)), want, "signal afterwards")
+		expect(ctx.Signal(co, gin.World(&d), 1, gin.StrongInc(0)), want, "signal afterwards")
 		expect(ctx.Flush(co), gin.OK, "flush of nothing")
 	})
 	return took

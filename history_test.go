@@ -137,11 +137,11 @@ func (h *history) post(t gpu.Thread, r *rank, d gin.DevComm, recv, send gin.Wind
 		act := gin.None()
 		switch {
 		case o.add == 1:
-			act = gin.SignalInc(int32(r.Rank()))
+			act = gin.StrongInc(int32(r.Rank()))
 		case o.add != 0:
-			act = gin.SignalAdd(int32(r.Rank()), o.add)
+			act = gin.StrongAdd(int32(r.Rank()), o.add)
 		case o.shared != 0:
-			act = gin.SignalAdd(int32(h.ranks), o.shared)
+			act = gin.StrongAdd(int32(h.ranks), o.shared)
 		}
 		if o.counter {
 			act = act.Counter(0)
@@ -161,7 +161,7 @@ func (h *history) post(t gpu.Thread, r *rank, d gin.DevComm, recv, send gin.Wind
 	for x := range int32(h.contexts) {
 		c := gin.Open(&d, x)
 		for p := range world.Ranks {
-			ok(c.Signal(co, world, p, gin.SignalInc(int32(h.ranks)+1)), "last signal")
+			ok(c.Signal(co, world, p, gin.StrongInc(int32(h.ranks)+1)), "last signal")
 		}
 		ok(c.Flush(co), "flush")
 	}
@@ -320,7 +320,7 @@ func TestPayloadAfterWait(t *testing.T) {
 							for w := range int(bytes / 8) {
 								gpu.Cast[uint64](send.Device().Base).At(w).Store(i + uint64(w))
 							}
-							ok(c.Put(co, world, peer, recv.Device(), 0, send.Device(), 0, bytes, gin.SignalInc(0)), "put %d", i)
+							ok(c.Put(co, world, peer, recv.Device(), 0, send.Device(), 0, bytes, gin.StrongInc(0)), "put %d", i)
 							continue
 						}
 						ok(c.WaitSignal(co, 0, i/2+1, 64, gin.FromPeer(world, peer)), "wait %d", i)

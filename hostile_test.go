@@ -101,18 +101,18 @@ func TestCorruptDescriptors(t *testing.T) {
 					badDescs[b.name].change(&good)
 					good.Encode(&b.words, 0)
 				}
-				ok(c.Signal(co, world, 1, gin.SignalInc(0)), "signal before")
+				ok(c.Signal(co, world, 1, gin.StrongInc(0)), "signal before")
 				takeTicket(&d, queue).publish(b.words)
-				s := c.Signal(co, world, 1, gin.SignalInc(1)) // refused when the proxy was quicker
+				s := c.Signal(co, world, 1, gin.StrongInc(1)) // refused when the proxy was quicker
 				if s != gin.OK {
 					expect(s, gin.RemoteError, "signal after: %s", b.name)
 				}
 				expect(c.FlushPeer(co, world, 1), gin.RemoteError, "flush: %s", b.name)
 				expect(c.WaitSignal(co, 0, 9, 64, gin.FromPeer(world, 1)), gin.RemoteError, "wait: %s", b.name)
 				expect(c.WaitCounter(co, 0, 9, 64, gin.FromTeam(world)), gin.RemoteError, "counter: %s", b.name)
-				expect(c.Signal(co, world, 1, gin.SignalInc(1)), gin.RemoteError, "signal: %s", b.name)
+				expect(c.Signal(co, world, 1, gin.StrongInc(1)), gin.RemoteError, "signal: %s", b.name)
 				expect(c.Flush(co), gin.RemoteError, "flush of all: %s", b.name)
-				ok(c.Signal(co, world, 2, gin.SignalAdd(0, 2)), "signal to another peer: %s", b.name)
+				ok(c.Signal(co, world, 2, gin.StrongAdd(0, 2)), "signal to another peer: %s", b.name)
 				ok(c.FlushPeer(co, world, 2), "flush of another peer: %s", b.name)
 			}
 		})
@@ -157,7 +157,7 @@ func deadProducer(r *rank, behind bool) {
 		c, world := gin.Open(&d, t.Block()), gin.World(&d)
 		if t.Block() == 1 { // another context works all the while
 			for start := t.Clock(); t.Clock()-start < 1e9; t.Idle(0, 0) {
-				ok(c.Signal(co, world, 1, gin.SignalInc(0)), "signal")
+				ok(c.Signal(co, world, 1, gin.StrongInc(0)), "signal")
 				ok(c.FlushPeer(co, world, 1), "flush")
 			}
 			return
@@ -166,14 +166,14 @@ func deadProducer(r *rank, behind bool) {
 		takeTicket(&d, 1)
 		if behind {
 			for range 7 {
-				ok(c.Signal(co, world, 1, gin.SignalInc(0)), "signal behind the dead one")
+				ok(c.Signal(co, world, 1, gin.StrongInc(0)), "signal behind the dead one")
 			}
-			expect(c.Signal(co, world, 1, gin.SignalInc(0)), gin.Aborted, "signal that waits for room")
+			expect(c.Signal(co, world, 1, gin.StrongInc(0)), gin.Aborted, "signal that waits for room")
 		}
 		expect(c.FlushPeer(co, world, 1), gin.Aborted, "flush")
 		took = time.Duration(t.Clock() - start)
-		expect(c.Signal(co, world, 1, gin.SignalInc(0)), gin.Aborted, "signal afterwards")
-		ok(c.Signal(co, world, 0, gin.SignalInc(0)), "signal to another peer")
+		expect(c.Signal(co, world, 1, gin.StrongInc(0)), gin.Aborted, "signal afterwards")
+		ok(c.Signal(co, world, 0, gin.StrongInc(0)), "signal to another peer")
 		ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 0)), "wait for another peer")
 	})
 	r.wait()
@@ -205,7 +205,7 @@ func TestCredit(t *testing.T) {
 					c, world := gin.Open(&d, 0), gin.World(&d)
 					c.SetTimeout(2e6)
 					for range depth {
-						if s := c.Signal(co, world, 1, gin.SignalInc(0)); s == gin.OK {
+						if s := c.Signal(co, world, 1, gin.StrongInc(0)); s == gin.OK {
 							taken[t.Warp()]++
 						} else {
 							expect(s, gin.Timeout, "signal to a full queue")
@@ -227,7 +227,7 @@ func TestCredit(t *testing.T) {
 		r.run(func(t gpu.Thread) {
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			for range 100 {
-				ok(c.Signal(gin.ByThread(t), world, 1, gin.SignalInc(0)), "signal afterwards")
+				ok(c.Signal(gin.ByThread(t), world, 1, gin.StrongInc(0)), "signal afterwards")
 			}
 			ok(c.Flush(gin.ByThread(t)), "flush afterwards")
 		})
@@ -255,7 +255,7 @@ func TestForeignWindow(t *testing.T) {
 			r.run(func(t gpu.Thread) {
 				d, co := dc.Device(), gin.ByThread(t)
 				c, world := gin.Open(&d, 0), gin.World(&d)
-				s := c.Put(co, world, 1, theirs[0].Device(), 0, send.Device(), 0, 64, gin.SignalInc(0))
+				s := c.Put(co, world, 1, theirs[0].Device(), 0, send.Device(), 0, 64, gin.StrongInc(0))
 				if s == gin.OK { // told from the bits of the window alone: not at the source
 					expect(c.Flush(co), gin.RemoteError, "flush after a put to a window of another communicator")
 				} else {

@@ -45,7 +45,7 @@ func group(t *testing.T, n int) (things []closer) {
 			d, d2, co := dc.Device(), dc2.Device(), gin.ByThread(t)
 			c, c2, world := gin.Open(&d, 0), gin.Open(&d2, 1), gin.World(&d)
 			for p := range world.Ranks {
-				ok(c.Put(co, world, p, w.Device(), uint64(100*r.Rank()), w2.Device(), 0, 100, gin.SignalInc(0)), "put")
+				ok(c.Put(co, world, p, w.Device(), uint64(100*r.Rank()), w2.Device(), 0, 100, gin.StrongInc(0)), "put")
 			}
 			ok(c.WaitSignal(co, 0, uint64(world.Ranks), 64, gin.FromTeam(world)), "wait")
 			ok(c2.Barrier(co, world, 0), "barrier")
@@ -119,7 +119,7 @@ func TestPostedBeforeClose(t *testing.T) {
 						c, world := gin.Open(&d, 0), gin.World(&d)
 						if r.Rank() == 0 {
 							for range puts {
-								ok(c.Put(co, world, 1, recv.Device(), 0, send.Device(), 0, bytes, gin.SignalInc(0)), "put")
+								ok(c.Put(co, world, 1, recv.Device(), 0, send.Device(), 0, bytes, gin.StrongInc(0)), "put")
 							}
 							return
 						}
@@ -178,7 +178,7 @@ func progRounds(r *rank) {
 					d, co := dc.Device(), gin.ByThread(t)
 					c, world := gin.Open(&d, 0), gin.World(&d)
 					for p := range world.Ranks {
-						ok(c.PutValue(co, world, p, w.Device(), uint64(r.Rank()), 1, 1, gin.SignalInc(0)), "put value")
+						ok(c.PutValue(co, world, p, w.Device(), uint64(r.Rank()), 1, 1, gin.StrongInc(0)), "put value")
 					}
 					ok(c.WaitSignal(co, 0, uint64(world.Ranks), 64, gin.FromTeam(world)), "wait")
 				})

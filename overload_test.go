@@ -137,7 +137,7 @@ func exchange(t gpu.Thread, dc *doorbell.DevComm, recv, send *doorbell.Window, r
 		mine[0] = 1
 	}
 	for p := range world.Ranks {
-		ok(c.Put(co, world, p, recv.Device(), uint64((half*n+me)*bytes), send.Device(), uint64(half*bytes), uint64(bytes), gin.SignalInc(world.Rank)), "put to %d", p)
+		ok(c.Put(co, world, p, recv.Device(), uint64((half*n+me)*bytes), send.Device(), uint64(half*bytes), uint64(bytes), gin.StrongInc(world.Rank)), "put to %d", p)
 	}
 	for p := range world.Ranks {
 		ok(c.WaitSignal(co, p, uint64(round+1), 64, gin.FromPeer(world, p)), "wait for round %d of %d", round, p)

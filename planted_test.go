@@ -40,7 +40,7 @@ func plantWindow(r *rank, dc *doorbell.DevComm, send, recv gin.Window, clean boo
 			ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 0)), "wait")
 			return
 		}
-		ok(c.Put(co, world, 1, recv, 0, send, 0, 1000, gin.SignalInc(0)), "put")
+		ok(c.Put(co, world, 1, recv, 0, send, 0, 1000, gin.StrongInc(0)), "put")
 		if clean {
 			ok(c.Flush(co), "flush")
 		}
@@ -105,7 +105,7 @@ func plantSignal(r *rank, dc *doorbell.DevComm, send, recv gin.Window, clean boo
 		c, world := gin.Open(&d, 0), gin.World(&d)
 		if d.Rank == 0 {
 			ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 1)), "wait until rank 1 looks")
-			ok(c.Put(co, world, 1, recv, 0, send, 0, 1000, gin.SignalInc(0)), "put")
+			ok(c.Put(co, world, 1, recv, 0, send, 0, 1000, gin.StrongInc(0)), "put")
 			linger()
 			return
 		}

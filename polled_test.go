@@ -67,7 +67,7 @@ func childPolled(r *rank) {
 			d, co := dc.Device(), gin.ByThread(t)
 			c, world := gin.Open(&d, 1), gin.World(&d)
 			next := (world.Rank + 1) % world.Ranks
-			ok(c.Put(co, world, next, w.Device(), 0, w.Device(), 2500, 2000, gin.SignalInc(1)), "put")
+			ok(c.Put(co, world, next, w.Device(), 0, w.Device(), 2500, 2000, gin.StrongInc(1)), "put")
 			ok(c.WaitSignal(co, 1, 1, 64, gin.FromAny()), "wait")
 			ok(c.Barrier(co, world, 0), "barrier")
 		})

@@ -89,7 +89,7 @@ func childKilled(r *rank) {
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			for {
 				for p := range int32(2) {
-					ok(c.Put(co, world, p, recv.Device(), 0, send.Device(), 0, bytes, gin.SignalInc(0)), "put")
+					ok(c.Put(co, world, p, recv.Device(), 0, send.Device(), 0, bytes, gin.StrongInc(0)), "put")
 				}
 			}
 		})
@@ -113,7 +113,7 @@ func childKilled(r *rank) {
 		expect(c.LSABarrier(co, 0), gin.PeerLost, "LSA barrier")
 		for {
 			// The proxy marks its queues a moment after the waits.
-			s := c.Put(co, world, 2, recv.Device(), 0, send.Device(), 0, bytes, gin.SignalInc(0))
+			s := c.Put(co, world, 2, recv.Device(), 0, send.Device(), 0, bytes, gin.StrongInc(0))
 			if s == gin.PeerLost {
 				break
 			}
@@ -123,7 +123,7 @@ func childKilled(r *rank) {
 		expect(c.Barrier(co, world, 0), gin.PeerLost, "barrier")
 		peer := 1 - world.Rank
 		for i := range uint64(200) {
-			ok(c.Put(co, world, peer, recv.Device(), 0, send.Device(), 0, 5000, gin.SignalInc(1)), "put among the others")
+			ok(c.Put(co, world, peer, recv.Device(), 0, send.Device(), 0, 5000, gin.StrongInc(1)), "put among the others")
 			ok(c.WaitSignal(co, 1, i+1, 64, gin.FromPeer(world, peer)), "wait among the others")
 		}
 		ok(c.FlushPeer(co, world, peer), "flush among the others")
@@ -178,7 +178,7 @@ func childStopped(r *rank) {
 			d, co := dc.Device(), gin.ByThread(t)
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 0)), "wait")
-			ok(c.Signal(co, world, 0, gin.SignalInc(0)), "answer")
+			ok(c.Signal(co, world, 0, gin.StrongInc(0)), "answer")
 			ok(c.Barrier(co, world, 0), "barrier")
 		})
 		r.sync()
@@ -191,7 +191,7 @@ func childStopped(r *rank) {
 			d.Timeout = uint64(timeout)
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			if want != gin.OK {
-				ok(c.Signal(co, world, 1, gin.SignalInc(0)), "signal")
+				ok(c.Signal(co, world, 1, gin.StrongInc(0)), "signal")
 			}
 			expect(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 1)), want, "wait for the stopped rank")
 			expect(c.Barrier(co, world, 0), want, "barrier")
@@ -236,7 +236,7 @@ func childLeaves(r *rank) {
 		c, world := gin.Open(&d, 0), gin.World(&d)
 		if r.Rank() == 1 {
 			for i := range uint64(100) {
-				ok(c.Put(co, world, 0, recv.Device(), i*1000, send.Device(), i*1000, 1000, gin.SignalInc(0)), "put")
+				ok(c.Put(co, world, 0, recv.Device(), i*1000, send.Device(), i*1000, 1000, gin.StrongInc(0)), "put")
 			}
 			return
 		}

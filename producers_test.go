@@ -22,13 +22,13 @@ func progCoop(r *rank) {
 		slot := func(rank int32) uint64 { return uint64(rank)*blocks*1024 + at }
 		// One call of the block is one put.
 		for p := range world.Ranks {
-			ok(c.Put(block, world, p, recv.Device(), slot(d.Rank), send.Device(), at, bytes, gin.SignalInc(0).Counter(0)), "put by block")
-			expect(c.Put(block, world, p, recv.Device(), 1<<40, send.Device(), at, bytes, gin.SignalInc(0)), gin.Invalid, "put by block out of bounds")
+			ok(c.Put(block, world, p, recv.Device(), slot(d.Rank), send.Device(), at, bytes, gin.StrongInc(0).Counter(0)), "put by block")
+			expect(c.Put(block, world, p, recv.Device(), 1<<40, send.Device(), at, bytes, gin.StrongInc(0)), gin.Invalid, "put by block out of bounds")
 		}
 		// Each warp's call is one, and so is each thread's.
 		for p := range world.Ranks {
-			ok(c.Signal(gin.ByWarp(t), world, p, gin.SignalInc(1)), "signal by warp")
-			ok(c.PutValue(gin.ByThread(t), world, p, recv.Device(), slot(d.Rank)+800+8*uint64(t.Warp()), uint64(t.Warp()+1), 8, gin.SignalAdd(1, 100)), "value by thread")
+			ok(c.Signal(gin.ByWarp(t), world, p, gin.StrongInc(1)), "signal by warp")
+			ok(c.PutValue(gin.ByThread(t), world, p, recv.Device(), slot(d.Rank)+800+8*uint64(t.Warp()), uint64(t.Warp()+1), 8, gin.StrongAdd(1, 100)), "value by thread")
 		}
 		n := uint64(world.Ranks)
 		ok(c.WaitSignal(block, 0, n, 64, gin.FromTeam(world)), "wait by block")
@@ -89,7 +89,7 @@ func progBurst(r *rank) {
 			for i := range b.each {
 				off := uint64((me*b.each + i) * b.bytes)
 				for p := range world.Ranks {
-					ok(c.Put(co, world, p, recv.Device(), uint64(r.Rank()*total*b.bytes)+off, send.Device(), off, uint64(b.bytes), gin.SignalInc(0).Counter(0)), "put %d of producer %d", i, me)
+					ok(c.Put(co, world, p, recv.Device(), uint64(r.Rank()*total*b.bytes)+off, send.Device(), off, uint64(b.bytes), gin.StrongInc(0).Counter(0)), "put %d of producer %d", i, me)
 				}
 			}
 			all := uint64(r.Size() * total)
@@ -130,7 +130,7 @@ func progContexts(r *rank) {
 		c, world := gin.Open(&d, x), gin.World(&d)
 		for i := range uint64(50) {
 			for p := range world.Ranks {
-				ok(c.PutValue(co, world, p, recv.Device(), 8*(uint64(d.Rank)*contexts+uint64(x)), i<<8|uint64(x), 8, gin.SignalAdd(1, uint64(x)+1).Counter(1)), "put value")
+				ok(c.PutValue(co, world, p, recv.Device(), 8*(uint64(d.Rank)*contexts+uint64(x)), i<<8|uint64(x), 8, gin.StrongAdd(1, uint64(x)+1).Counter(1)), "put value")
 			}
 			ok(c.WaitSignal(co, 1, (i+1)*uint64(x+1)*uint64(world.Ranks), 64, gin.FromTeam(world)), "wait %d", i)
 		}
@@ -163,12 +163,12 @@ func progRail(r *rank) {
 			panic("the teams have other sizes than the communicator says")
 		}
 		for p := range rail.Ranks {
-			ok(c.Put(co, rail, p, recv.Device(), 64*uint64(d.Rank), send.Device(), 0, 64, gin.SignalInc(0).Counter(0)), "put along the rail")
+			ok(c.Put(co, rail, p, recv.Device(), 64*uint64(d.Rank), send.Device(), 0, 64, gin.StrongInc(0).Counter(0)), "put along the rail")
 		}
 		for p := range world.Ranks {
 			if p%lsa.Ranks != lsa.Rank {
-				expect(c.Put(co, world, p, recv.Device(), 0, send.Device(), 0, 64, gin.SignalInc(0)), gin.Invalid, "put off the rail")
-				expect(c.Signal(co, world, p, gin.SignalInc(0)), gin.Invalid, "signal off the rail")
+				expect(c.Put(co, world, p, recv.Device(), 0, send.Device(), 0, 64, gin.StrongInc(0)), gin.Invalid, "put off the rail")
+				expect(c.Signal(co, world, p, gin.StrongInc(0)), gin.Invalid, "signal off the rail")
 				expect(c.FlushPeer(co, world, p), gin.Invalid, "flush off the rail")
 				expect(c.Barrier(co, world, 0), gin.Invalid, "barrier off the rail")
 			}

@@ -48,7 +48,7 @@ func progPuts(r *rank) {
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			for k, cs := range putCases() {
 				for p := range world.Ranks {
-					ok(c.Put(co, world, p, recv.Device(), uint64(r.Rank()*putSlot+16+cs.dst), send.Device(), uint64(cs.src), uint64(cs.bytes), gin.SignalInc(0)),
+					ok(c.Put(co, world, p, recv.Device(), uint64(r.Rank()*putSlot+16+cs.dst), send.Device(), uint64(cs.src), uint64(cs.bytes), gin.StrongInc(0)),
 						"put %+v to %d", cs, p)
 				}
 				ok(c.WaitSignal(co, 0, uint64((k+1)*r.Size()), 64, gin.FromTeam(world)), "wait %d", k)
@@ -85,7 +85,7 @@ func progLarge(r *rank) {
 		c, world := gin.Open(&d, 0), gin.World(&d)
 		for k, n := range sizes {
 			src, dst := k%8, 32-k
-			ok(c.Put(co, world, int32(to), recv.Device(), uint64(dst), send.Device(), uint64(src), uint64(n), gin.SignalAdd(0, 3).Counter(0)), "put %d", n)
+			ok(c.Put(co, world, int32(to), recv.Device(), uint64(dst), send.Device(), uint64(src), uint64(n), gin.StrongAdd(0, 3).Counter(0)), "put %d", n)
 			ok(c.WaitSignal(co, 0, uint64(3*(k+1)), 64, gin.FromPeer(world, int32(from))), "wait %d", n)
 			got := view(recv.Device(), 0, dst+n+1)
 			if !bytes.Equal(got[dst:dst+n], want[src:src+n]) || got[dst-1] != canary {
@@ -119,7 +119,7 @@ func progZero(r *rank) {
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			for round := range uint64(20) {
 				for p := range world.Ranks {
-					for _, act := range []gin.Action{gin.None(), gin.SignalInc(1), gin.None().Counter(1), gin.SignalAdd(1, 10).Counter(0)} {
+					for _, act := range []gin.Action{gin.None(), gin.StrongInc(1), gin.None().Counter(1), gin.StrongAdd(1, 10).Counter(0)} {
 						// One past the last byte is where nothing may still be put.
 						ok(c.Put(co, world, p, recv.Device(), 1, send.Device(), 3, 0, act), "put nothing")
 					}
@@ -154,7 +154,7 @@ func progValues(r *rank) {
 				fill(view(recv.Device(), 0, r.Size()*32), canary)
 				ok(c.Barrier(co, world, 0), "barrier")
 				for p := range world.Ranks {
-					ok(c.PutValue(co, world, p, recv.Device(), uint64(r.Rank()*32)+8+off, value+uint64(r.Rank()), n, gin.SignalInc(0)), "put value")
+					ok(c.PutValue(co, world, p, recv.Device(), uint64(r.Rank()*32)+8+off, value+uint64(r.Rank()), n, gin.StrongInc(0)), "put value")
 				}
 				sent += uint64(world.Ranks)
 				ok(c.WaitSignal(co, 0, sent, 64, gin.FromTeam(world)), "wait")
@@ -198,7 +198,7 @@ func progFlush(r *rank) {
 				size = n // the last one covers the rest of the window
 			}
 			fill(src, byte(i+1))
-			act := gin.SignalInc(0)
+			act := gin.StrongInc(0)
 			if i%3 == 2 {
 				act = act.Counter(0)
 			}

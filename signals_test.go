@@ -20,14 +20,14 @@ func progWrap(r *rank) {
 		c, world := gin.Open(&d, 0), gin.World(&d)
 		start := []uint64{1<<32 - 3, 1<<64 - 3}
 		for id, v := range start {
-			ok(c.Signal(co, world, to, gin.SignalAdd(int32(id), v)), "start value")
+			ok(c.Signal(co, world, to, gin.StrongAdd(int32(id), v)), "start value")
 			ok(c.WaitSignal(co, int32(id), v, 64, gin.FromPeer(world, from)), "wait for the start value")
 		}
 		ok(c.Barrier(co, world, 0), "barrier")
 		sum := uint64(0)
 		for _, add := range []uint64{1, 1, 1, 2, 1 << 31, 1 << 32, 3, 1<<63 - 1} {
 			for id := range start {
-				ok(c.Signal(co, world, to, gin.SignalAdd(int32(id), add)), "add %d", add)
+				ok(c.Signal(co, world, to, gin.StrongAdd(int32(id), add)), "add %d", add)
 			}
 			sum += add
 			for id, v := range start {
@@ -43,7 +43,7 @@ func progWrap(r *rank) {
 		}
 		// Network and LSA peers add to one signal.
 		lsa := gin.LSA(&d)
-		ok(c.Signal(co, world, to, gin.SignalAdd(2, 1<<63)), "signal")
+		ok(c.Signal(co, world, to, gin.StrongAdd(2, 1<<63)), "signal")
 		ok(c.LSASignal(co, (lsa.Rank+1)%lsa.Ranks, 2, 1<<63+5), "LSA signal")
 		ok(c.WaitSignal(co, 2, 5, 63, gin.FromTeam(world)), "wait for both")
 		ok(c.Barrier(co, world, 0), "barrier")
@@ -69,7 +69,7 @@ func progRolling(r *rank) {
 		c.SetTimeout(testBoundNs)
 		now := uint64(0)
 		for _, v := range values {
-			ok(c.Signal(co, world, world.Rank, gin.SignalAdd(0, v-now)), "signal to itself")
+			ok(c.Signal(co, world, world.Rank, gin.StrongAdd(0, v-now)), "signal to itself")
 			ok(c.FlushPeer(co, world, world.Rank), "flush")
 			if now = c.ReadSignal(0); now != v {
 				panic("a signal to itself is not there after the flush")
@@ -101,11 +101,11 @@ func progReset(r *rank) {
 		if t.Block() == 0 {
 			for range adds {
 				for p := range world.Ranks {
-					ok(c.Signal(co, world, p, gin.SignalInc(0).Counter(0)), "signal")
+					ok(c.Signal(co, world, p, gin.StrongInc(0).Counter(0)), "signal")
 				}
 			}
 			for p := range world.Ranks {
-				ok(c.Signal(co, world, p, gin.SignalInc(1)), "last signal")
+				ok(c.Signal(co, world, p, gin.StrongInc(1)), "last signal")
 			}
 			return
 		}
@@ -136,7 +136,7 @@ func progReset(r *rank) {
 		}
 		ok(c.ResetCounter(co, 0), "reset the counter")
 		for p := range world.Ranks {
-			ok(c.Signal(co, world, p, gin.SignalAdd(0, 7).Counter(0)), "signal")
+			ok(c.Signal(co, world, p, gin.StrongAdd(0, 7).Counter(0)), "signal")
 		}
 		ok(c.WaitSignal(co, 0, 7*n, 64, gin.FromTeam(world)), "wait after reset")
 		ok(c.WaitCounter(co, 0, n, 64, gin.FromTeam(world)), "counter after reset")
@@ -169,7 +169,7 @@ func progFresh(r *rank) {
 					panic("a fresh signal or counter is not 0")
 				}
 				for p := range world.Ranks {
-					ok(c.Signal(co, world, p, gin.SignalInc(2).Counter(0)), "signal")
+					ok(c.Signal(co, world, p, gin.StrongInc(2).Counter(0)), "signal")
 				}
 				ok(c.WaitSignal(co, 2, uint64(world.Ranks), 64, gin.FromTeam(world)), "wait")
 			}

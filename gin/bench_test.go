@@ -118,7 +118,7 @@ func BenchmarkPutWait(b *testing.B) {
 						if rank == 1 {
 							must(c.WaitSignal(co, 0, i+1, 64, from), "wait")
 						}
-						must(c.Put(co, world, peer, p.recv[rank].Device(), 0, p.send[rank].Device(), 0, bytes, gin.SignalInc(0)), "put")
+						must(c.Put(co, world, peer, p.recv[rank].Device(), 0, p.send[rank].Device(), 0, bytes, gin.StrongInc(0)), "put")
 						if rank == 0 {
 							must(c.WaitSignal(co, 0, i+1, 64, from), "wait")
 						}
@@ -170,7 +170,7 @@ func BenchmarkPut(b *testing.B) {
 					return
 				}
 				for range b.N {
-					must(c.Put(co, world, 1, p.recv[0].Device(), 0, p.send[0].Device(), 0, bytes, gin.SignalInc(0)), "put")
+					must(c.Put(co, world, 1, p.recv[0].Device(), 0, p.send[0].Device(), 0, bytes, gin.StrongInc(0)), "put")
 				}
 				must(c.Flush(co), "flush")
 			})
@@ -216,14 +216,14 @@ func TestAllocs(t *testing.T) {
 	for name, f := range map[string]func(c *gin.Context, co gin.Coop, w gin.Team){
 		"put": func(c *gin.Context, co gin.Coop, w gin.Team) {
 			for _, n := range []uint64{0, 8, 40, 4096} {
-				must(c.Put(co, w, 0, recv, 0, send, 0, n, gin.SignalInc(0).Counter(0)), "put")
+				must(c.Put(co, w, 0, recv, 0, send, 0, n, gin.StrongInc(0).Counter(0)), "put")
 			}
 			must(c.Flush(co), "flush")
 		},
 		"value": func(c *gin.Context, co gin.Coop, w gin.Team) {
 			must(c.PutValue(co, w, 0, recv, 0, 1, 8, gin.None()), "value")
 		},
-		"signal":  func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Signal(co, w, 0, gin.SignalAdd(1, 3)), "signal") },
+		"signal":  func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Signal(co, w, 0, gin.StrongAdd(1, 3)), "signal") },
 		"barrier": func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Barrier(co, w, 0), "barrier") },
 		"LSA": func(c *gin.Context, co gin.Coop, w gin.Team) {
 			must(c.LSAPut(co, 0, recv, 0, send.Base, 100), "LSA put")
@@ -231,7 +231,7 @@ func TestAllocs(t *testing.T) {
 			must(c.LSABarrier(co, 0), "LSA barrier")
 		},
 		"wait and reset": func(c *gin.Context, co gin.Coop, w gin.Team) {
-			must(c.Signal(co, w, 0, gin.SignalInc(1).Counter(0)), "signal")
+			must(c.Signal(co, w, 0, gin.StrongInc(1).Counter(0)), "signal")
 			must(c.Flush(co), "flush")
 			must(c.WaitSignal(co, 1, 1, 64, gin.FromTeam(w)), "wait")
 			must(c.WaitCounter(co, 0, 1, 64, gin.FromPeer(w, 0)), "counter")
@@ -278,7 +278,7 @@ func TestAllocs(t *testing.T) {
 		var ended atomic.Int64
 		k := gpu.NewKernel("launched", func(t gpu.Thread, dc gin.DevComm) {
 			c := gin.Open(&dc, t.Block())
-			must(c.Signal(gin.ByBlock(t), gin.World(&dc), 0, gin.SignalInc(0)), "signal")
+			must(c.Signal(gin.ByBlock(t), gin.World(&dc), 0, gin.StrongInc(0)), "signal")
 			ended.Add(1)
 		}, "")
 		for _, g := range []doorbell.Grid{{Blocks: 1, Warps: 1}, {Blocks: 2, Warps: 3}, {Blocks: 2, Warps: 2, Cooperative: true}} {

@@ -76,11 +76,11 @@ func plus1(id int32) int32 {
 // None is no action.
 func None() Action { return Action{} }
 
-// SignalInc adds 1 to signal id of the target. It is strong.
-func SignalInc(id int32) Action { return Action{signal: plus1(id), value: 1} }
+// StrongInc adds 1 to signal id of the target. It is strong.
+func StrongInc(id int32) Action { return Action{signal: plus1(id), value: 1} }
 
-// SignalAdd adds v to signal id of the target. It is strong.
-func SignalAdd(id int32, v uint64) Action { return Action{signal: plus1(id), value: v, add: true} }
+// StrongAdd adds v to signal id of the target. It is strong.
+func StrongAdd(id int32, v uint64) Action { return Action{signal: plus1(id), value: v, add: true} }
 
 // Counter also adds 1 to counter id of this rank when the source of this put may be reused. It says nothing of the
 // target.

@@ -4,7 +4,7 @@
 // raise its signals, and to wait.
 //
 //	c := gin.Open(&a.DC, 0)
-//	c.Put(gin.ByBlock(t), gin.World(&a.DC), peer, a.Recv, off, a.Send, 0, n, gin.SignalInc(0))
+//	c.Put(gin.ByBlock(t), gin.World(&a.DC), peer, a.Recv, off, a.Send, 0, n, gin.StrongInc(0))
 //	if s := c.WaitSignal(gin.ByBlock(t), 0, 1, 64, gin.FromAny()); s != gin.OK { ... }
 //
 // # Order

@@ -28,7 +28,7 @@ func BenchmarkPutValue(b *testing.B) {
 		for i := range uint64(b.N) {
 			must(c.PutValue(co, world, 1, recv, 0, i+1, 8, gin.None()), "put value")
 		}
-		must(c.Signal(co, world, 1, gin.SignalInc(0)), "signal")
+		must(c.Signal(co, world, 1, gin.StrongInc(0)), "signal")
 		must(c.Flush(co), "flush")
 	})
 }
@@ -45,7 +45,7 @@ func BenchmarkPutSelf(b *testing.B) {
 		from, to := gpu.Cast[uint64](send.Base), gpu.Cast[uint64](recv.Base)
 		for i := range uint64(b.N) {
 			from.Store(i + 1)
-			must(c.Put(co, world, 0, recv, 0, send, 0, 8, gin.SignalInc(0)), "put")
+			must(c.Put(co, world, 0, recv, 0, send, 0, 8, gin.StrongInc(0)), "put")
 			must(c.WaitSignal(co, 0, i+1, 64, gin.FromPeer(world, 0)), "wait")
 			if to.Load() != i+1 {
 				panic("what came is not what was put")

@@ -260,7 +260,7 @@ func (a *LL) sendCount(t gpu.Thread, e int32, n uint32) {
 	if p := a.lsa(rank); p >= 0 {
 		s = c.LSASignal(gin.ByWarp(t), p, id, uint64(n)+1)
 	} else {
-		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.SignalAdd(id, uint64(n)+1))
+		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongAdd(id, uint64(n)+1))
 	}
 	if s != gin.OK && t.Lane() == 0 {
 		a.fault(s, FaultSend, rank, int64(e), 0)
@@ -401,7 +401,7 @@ func LLReturn(t gpu.Thread, a LL) {
 		if p >= 0 {
 			q = c.LSASignal(gin.ByWarp(t), p, a.combineSignal(first+local), 1)
 		} else {
-			q = c.Signal(gin.ByWarp(t), world, dst, gin.SignalInc(a.combineSignal(first+local)))
+			q = c.Signal(gin.ByWarp(t), world, dst, gin.StrongInc(a.combineSignal(first+local)))
 		}
 		if s == gin.OK {
 			s = q

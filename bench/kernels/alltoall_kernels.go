@@ -64,7 +64,7 @@ func (a *AllToAllArgs) send(t gpu.Thread, c *gin.Context, world gin.Team, p int3
 	from, to := uint64(p)*a.Step, uint64(world.Rank)*a.Step
 	peer := gin.LSARank(&a.X.DC, p)
 	if a.X.LSA == 0 || peer < 0 {
-		return c.Put(co, world, p, a.X.Recv, to, a.X.Send, from, a.X.Bytes, gin.SignalInc(world.Rank))
+		return c.Put(co, world, p, a.X.Recv, to, a.X.Send, from, a.X.Bytes, gin.StrongInc(world.Rank))
 	}
 	if s := c.LSAPut(co, peer, a.X.Recv, to, a.X.Send.Base.Byte(from), a.X.Bytes); s != gin.OK {
 		return s

@@ -80,7 +80,7 @@ func PingPong(t gpu.Thread, a Exchange) {
 func (a *Exchange) send(t gpu.Thread, c *gin.Context, world gin.Team) gin.Status {
 	co := gin.ByThread(t)
 	if a.LSA == 0 {
-		return c.Put(co, world, a.Peer, a.Recv, a.RecvOff, a.Send, a.SendOff, a.Bytes, gin.SignalInc(0))
+		return c.Put(co, world, a.Peer, a.Recv, a.RecvOff, a.Send, a.SendOff, a.Bytes, gin.StrongInc(0))
 	}
 	peer := gin.LSARank(&a.DC, a.Peer)
 	if s := c.LSAPut(co, peer, a.Recv, a.RecvOff, a.Send.Base.Byte(a.SendOff), a.Bytes); s != gin.OK {
@@ -154,7 +154,7 @@ func Bandwidth(t gpu.Thread, a BandwidthArgs) {
 
 func (a *BandwidthArgs) answer(t gpu.Thread, c *gin.Context, world gin.Team) gin.Status {
 	if a.X.LSA == 0 {
-		return c.Signal(gin.ByThread(t), world, a.X.Peer, gin.SignalInc(0))
+		return c.Signal(gin.ByThread(t), world, a.X.Peer, gin.StrongInc(0))
 	}
 	return c.LSASignal(gin.ByThread(t), gin.LSARank(&a.X.DC, a.X.Peer), 0, 1)
 }

@@ -35,7 +35,7 @@ func Post(t gpu.Thread, a PostArgs) {
 	}
 	act := gin.None()
 	if a.Signal != 0 {
-		act = gin.SignalInc(0)
+		act = gin.StrongInc(0)
 	}
 	off := uint64(0)
 	start := t.Clock()
@@ -51,7 +51,7 @@ func Post(t gpu.Thread, a PostArgs) {
 	r.Ns, r.Count = t.Clock()-start, a.X.Iters
 	s := gin.OK
 	if a.Signal == 0 {
-		s = c.Signal(co, world, a.X.Peer, gin.SignalInc(0))
+		s = c.Signal(co, world, a.X.Peer, gin.StrongInc(0))
 	}
 	if s == gin.OK {
 		s = c.Flush(co)

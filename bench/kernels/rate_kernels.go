@@ -60,7 +60,7 @@ func (a *RateArgs) send(t gpu.Thread, c *gin.Context, r *Result) {
 			n++
 			act := gin.None()
 			if n%RateGroup == 0 {
-				act = gin.SignalAdd(0, RateGroup)
+				act = gin.StrongAdd(0, RateGroup)
 			}
 			if s := c.Put(co, world, a.X.Peer, a.X.Recv, slot, a.X.Send, slot, 8, act); s != gin.OK {
 				r.Status, r.At = s, n
@@ -68,7 +68,7 @@ func (a *RateArgs) send(t gpu.Thread, c *gin.Context, r *Result) {
 			}
 		}
 	}
-	s := c.PutValue(co, world, a.X.Peer, a.X.Recv, RateSlots*8, n, 8, gin.SignalInc(2))
+	s := c.PutValue(co, world, a.X.Peer, a.X.Recv, RateSlots*8, n, 8, gin.StrongInc(2))
 	if s == gin.OK {
 		s = c.WaitSignal(co, 1, n/RateAck, 64, from)
 	}
@@ -120,7 +120,7 @@ func (a *RateArgs) receive(t gpu.Thread, c *gin.Context, r *Result) {
 			n++
 		}
 		if n%RateAck == 0 {
-			if s := c.Signal(co, world, a.X.Peer, gin.SignalInc(1)); s != gin.OK {
+			if s := c.Signal(co, world, a.X.Peer, gin.StrongInc(1)); s != gin.OK {
 				r.Status, r.At = s, n
 				return
 			}

@@ -27,7 +27,7 @@ type Args struct {
 func AllToAll(t gpu.Thread, a Args) {
 	c, me, world := gin.Open(&a.DC, 0), gin.ByThread(t), gin.World(&a.DC)
 	for p := range world.Ranks {
-		c.Put(me, world, p, a.Win, uint64(world.Ranks+world.Rank)*chunk, a.Win, uint64(p)*chunk, chunk, gin.SignalInc(0))
+		c.Put(me, world, p, a.Win, uint64(world.Ranks+world.Rank)*chunk, a.Win, uint64(p)*chunk, chunk, gin.StrongInc(0))
 	}
 	if s := c.WaitSignal(me, 0, uint64(world.Ranks), 64, gin.FromTeam(world)); s != gin.OK {
 		panic("not all chunks came: " + s.String())

@@ -30,7 +30,7 @@ func PingPong(t gpu.Thread, a Args) {
 	message, peer := gpu.Cast[uint64](a.Win.Base), 1-world.Rank
 	for i := range uint64(2 * rounds) {
 		if i%2 == uint64(world.Rank) {
-			c.PutValue(me, world, peer, a.Win, 0, i*i+1, 8, gin.SignalInc(0))
+			c.PutValue(me, world, peer, a.Win, 0, i*i+1, 8, gin.StrongInc(0))
 		} else if s := c.WaitSignal(me, 0, i/2+1, 64, gin.FromPeer(world, peer)); s != gin.OK {
 			panic("no answer: " + s.String())
 		} else if message.Load() != i*i+1 {

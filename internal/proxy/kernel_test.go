@@ -54,7 +54,7 @@ func TestSmallPuts(t *testing.T) {
 				r.mem[0][src+j] = byte(i*41 + j*7 + 1)
 			}
 			copy(want[r.spans[0][0]+dst:], r.mem[0][src:src+n])
-			if st := c.Put(me, world, 0, w, uint64(dst), w, uint64(src), uint64(n), gin.SignalInc(0).Counter(0)); st != gin.OK {
+			if st := c.Put(me, world, 0, w, uint64(dst), w, uint64(src), uint64(n), gin.StrongInc(0).Counter(0)); st != gin.OK {
 				rt.Fatalf("put %d of %d bytes: %v", i, n, st)
 			}
 			clear(r.mem[0][src : src+n])
@@ -93,7 +93,7 @@ func TestWakeIdle(t *testing.T) {
 			t.Fatal("the backstop does not sleep on, though nobody puts")
 		}
 		start := time.Now()
-		if s := c.Signal(me, gin.World(dc), 0, gin.SignalInc(0)); s != gin.OK {
+		if s := c.Signal(me, gin.World(dc), 0, gin.StrongInc(0)); s != gin.OK {
 			t.Fatal(s)
 		}
 		eventually(t, "the signal is moved", func() bool { return r.completed(0, 0) == i+1 })
