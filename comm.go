@@ -48,6 +48,7 @@ type Comm struct {
 	streams  map[*Stream]struct{}
 	devComms map[*DevComm]struct{}
 	windows  map[*Window]struct{}
+	signals  map[*SignalWindow]struct{}
 	buffers  map[*Buffer]struct{}
 }
 
@@ -252,7 +253,7 @@ func (c *Comm) Close() error {
 		return nil
 	}
 	c.closed = true
-	streams, dcs, windows, buffers := keys(c.streams), keys(c.devComms), keys(c.windows), keys(c.buffers)
+	streams, dcs, windows, signals, buffers := keys(c.streams), keys(c.devComms), keys(c.windows), keys(c.signals), keys(c.buffers)
 	c.mu.Unlock()
 	var errs []error
 	for _, s := range streams {
@@ -262,6 +263,9 @@ func (c *Comm) Close() error {
 		errs = append(errs, dc.Close())
 	}
 	for _, w := range windows {
+		errs = append(errs, w.Close())
+	}
+	for _, w := range signals {
 		errs = append(errs, w.Close())
 	}
 	errs = append(errs, c.group.Close())

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
+	"reflect"
 	"sync"
 
 	"github.com/doorbell-net/doorbell/gin"
@@ -69,7 +70,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	depth, err := env.QueueDepth.Get(os.LookupEnv)
 	n.fill(depth)
 	dc := &DevComm{comm: c, needs: n}
-	if err = cmp.Or(err, n.check()); err == nil {
+	if err = cmp.Or(err, n.check(), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass)); err == nil {
 		p := newPlan(n, c.size, c.lsaSize)
 		dc.plan = p
 		err = dc.alloc(p)
@@ -134,7 +135,7 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		if err := json.Unmarshal(b.Bytes, &s); err != nil {
 			return err
 		}
-		if s.Needs != dc.needs {
+		if !reflect.DeepEqual(s.Needs, dc.needs) {
 			return fmt.Errorf("rank %d needs %+v, rank %d %+v: they must agree", c.rank, dc.needs, r, s.Needs)
 		}
 		offers[r] = s.offer
@@ -143,16 +144,8 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		if dc.netMaps, dc.regions, err = c.importAll(ctx, blobs, offers, false); err != nil {
 			return err
 		}
-		dc.peerMaps = make([]device.Memory, c.size)
-		for r := c.rank - c.lsaRank; r < c.rank-c.lsaRank+c.lsaSize; r++ {
-			if r == c.rank {
-				continue
-			}
-			if dc.peerMaps[r], err = c.importMemory(blobs[r], 1, p.peer); err != nil {
-				return fmt.Errorf("map signals of rank %d: %w", r, err)
-			}
-		}
-		return nil
+		dc.peerMaps, err = c.importPeers(blobs, 1, func(int) int { return p.peer })
+		return err
 	})
 	if err != nil {
 		return err
@@ -161,19 +154,19 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		return err
 	}
 	c.mu.Lock()
-	base := c.nextCtx
+	base, powers := c.nextCtx, c.plugin.Powers()
 	c.nextCtx += int32(dc.needs.Contexts)
 	c.mu.Unlock()
 	dc.proxy = &proxy.DevComm{
 		ABI: dc.abi, Stick: dc.stick, Context: base, Signals: dc.regions, Net: c.endpoint,
-		MaxBytes: c.plugin.Powers().MaxBytes, Polled: c.plugin.Powers().Polled, DeviceMemory: c.plugin.Powers().DeviceMemory, Blind: !c.dev.Powers().HostView,
+		MaxBytes: powers.MaxBytes, Polled: powers.Polled, DeviceMemory: powers.DeviceMemory, Unordered: !powers.Ordered, Blind: !c.dev.Powers().HostView,
 	}
 	return c.owner.AddDevComm(ctx, dc.proxy)
 }
 
 // layOut fills in the structure that kernels get, and the tables it points at.
 func (dc *DevComm) layOut(p plan) error {
-	c, n := dc.comm, dc.needs
+	c, n, powers := dc.comm, p.n, dc.comm.plugin.Powers()
 	at := func(m device.Memory, off int) gpu.Ptr[byte] { return m.Ptr().Byte(uint64(off)) }
 	word := func(m device.Memory, off int) gpu.Ptr[uint64] { return gpu.Cast[uint64](at(m, off)) }
 	half := func(m device.Memory, off int) gpu.Ptr[uint32] { return gpu.Cast[uint32](at(m, off)) }
@@ -200,7 +193,13 @@ func (dc *DevComm) layOut(p plan) error {
 	if n.Rail {
 		a.Railed = 1
 	}
-	if c.plugin.Powers().Polled && c.engine.Mode() == proxy.Assisted && c.dev.Powers().Lanes == 1 {
+	if n.WeakOnly {
+		a.Refused = abi.FlagStrong
+	}
+	if n.Fence {
+		a.Remote = 1
+	}
+	if powers.Polled && c.engine.Mode() == proxy.Assisted && c.dev.Powers().Lanes == 1 {
 		a.Looks = 1 // the waiting thread is the one that looks at the network
 	}
 	if c.rank == 0 {
@@ -245,6 +244,21 @@ func (dc *DevComm) stick(queue int, s abi.Status) { dc.tell(dc.plan.status+4*que
 
 // Device is the device communicator as kernels use it, by value. It must not be used after Close.
 func (dc *DevComm) Device() gin.DevComm { return dc.abi }
+
+// Resource is where the ids of a named resource of its Needs begin.
+func (dc *DevComm) Resource(name string) (IDs, error) {
+	n := dc.needs
+	at := IDs{int32(n.Signals), int32(n.Counters), int32(n.Barriers)}
+	names := make([]string, 0, len(n.Resources))
+	for _, r := range n.Resources {
+		if r.Name == name {
+			return at, nil
+		}
+		at = IDs{at.Signal + int32(r.Signals), at.Counter + int32(r.Counters), at.Barrier + int32(r.Barriers)}
+		names = append(names, r.Name)
+	}
+	return IDs{}, fmt.Errorf("rank %d: resource %q: this device communicator has %q", dc.comm.rank, name, names)
+}
 
 // Needs is what the device communicator has.
 func (dc *DevComm) Needs() Needs { return dc.needs }

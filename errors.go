@@ -17,6 +17,7 @@ import (
 var (
 	ErrClosed       = errors.New("closed")
 	ErrNotSupported = errors.New("not built yet")
+	ErrCannot       = errors.New("the network or device cannot")
 	ErrOutOfMemory  = device.ErrOutOfMemory
 	ErrAborted      = errors.New("the communicator was aborted")
 	ErrRevoked      = errors.New("the communicator was revoked")
@@ -88,8 +89,12 @@ func opText(op uint32) string {
 		return "small put"
 	case abi.OpSignal:
 		return "signal"
+	case abi.OpGet:
+		return "get"
 	case abi.OpWaitSignal:
 		return "wait for signal"
+	case abi.OpWaitSignalAt:
+		return "wait for signal at an address"
 	case abi.OpWaitCounter:
 		return "wait for counter"
 	case abi.OpWaitCredit:

@@ -3,9 +3,11 @@
 package doorbell
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/netplugin"
 )
 
 // Needs is what a device communicator is to have. Zero fields take the default.
@@ -22,7 +24,31 @@ type Needs struct {
 	SmallPut int
 	// Sharing says which threads use a context at once; each of them pays for what it does not rule out.
 	Sharing Sharing
+	// WeakOnly says that kernels raise weak signals alone: strong ones are Invalid, and a network that cannot give them will do.
+	WeakOnly bool
+	// Fence says that kernels call Context.FenceContexts. It needs a network that tells when bytes are at the target.
+	Fence bool
+	// TrafficClass is what the network marks its packets with (DSCP and ECN, the IP header's traffic class), 0 to 255; 0 for
+	// what the communicator has (Options.TrafficClass), which is the only other value that is accepted.
+	TrafficClass int
+	// Teams are the teams whose ranks post to each other, besides world, LSA and rail: one that this cannot be is refused.
+	Teams []TeamNeeds
+	// Resources are named ranges of ids behind the ones above: see DevComm.Resource.
+	Resources []Resource
 }
+
+// TeamNeeds cuts the world into teams of Ranks ranks each, Stride apart: rank r is in the team of the ranks q with the same
+// q / (Ranks*Stride) and q % Stride, as gin's World(dc).Inner(Ranks*Stride).Outer(Stride) is.
+type TeamNeeds struct{ Ranks, Stride int }
+
+// Resource is what one part of a program, a library say, needs for itself in a device communicator that it shares.
+type Resource struct {
+	Name                        string
+	Signals, Counters, Barriers int // as those of Needs
+}
+
+// IDs are the first ids of a Resource.
+type IDs struct{ Signal, Counter, Barrier int32 }
 
 // Sharing is which threads use a context at once.
 type Sharing int
@@ -34,6 +60,8 @@ const (
 	// OneThread: one thread at a time posts to a context, and a wait, a barrier or the end of a kernel stands between one and
 	// the next. Two that post at once lose puts; the checks of the software device's race detector see it.
 	OneThread Sharing = abi.ShareThread
+	// OneBlock: threads of one block at a time post to a context. Their atomics reach no further than it.
+	OneBlock Sharing = abi.ShareBlock
 )
 
 // Limits of Needs.
@@ -56,23 +84,64 @@ func (n *Needs) fill(depth int) {
 	}
 }
 
+// total is the needs with those of its resources added, and none of them.
+func (n Needs) total() Needs {
+	for _, r := range n.Resources {
+		n.Signals, n.Counters, n.Barriers = n.Signals+r.Signals, n.Counters+r.Counters, n.Barriers+r.Barriers
+	}
+	n.Resources = nil
+	return n
+}
+
 func (n *Needs) check() error {
+	for _, r := range n.Resources {
+		if r.Name == "" || min(r.Signals, r.Counters, r.Barriers) < 0 || max(r.Signals, r.Counters, r.Barriers) > maxIDs {
+			return fmt.Errorf("resource %q asks for %d signals, %d counters and %d barriers: a name and 0 to %d of each are accepted", r.Name, r.Signals, r.Counters, r.Barriers, maxIDs)
+		}
+	}
+	sum := n.total()
 	for _, f := range []struct {
 		name         string
 		v, low, high int
 	}{
-		{"contexts", n.Contexts, 1, maxContexts}, {"signals", n.Signals, 0, maxIDs}, {"counters", n.Counters, 0, maxIDs},
-		{"barriers", n.Barriers, 0, maxBarriers}, {"queue depth", n.QueueDepth, 2, maxDepth}, {"small put", n.SmallPut, 8, abi.CellPayload},
+		{"contexts", n.Contexts, 1, maxContexts}, {"signals", sum.Signals, 0, maxIDs}, {"counters", sum.Counters, 0, maxIDs},
+		{"barriers", sum.Barriers, 0, maxBarriers}, {"queue depth", n.QueueDepth, 2, maxDepth}, {"small put", n.SmallPut, 8, abi.CellPayload},
 	} {
 		if f.v < f.low || f.v > f.high {
 			return fmt.Errorf("%d %s asked for, %d to %d are accepted", f.v, f.name, f.low, f.high)
 		}
 	}
-	if n.Sharing < SharedByAll || n.Sharing > OneThread {
-		return fmt.Errorf("sharing %d asked for, SharedByAll (%d) and OneThread (%d) are accepted", n.Sharing, SharedByAll, OneThread)
+	if n.Sharing < SharedByAll || n.Sharing > OneBlock {
+		return fmt.Errorf("sharing %d asked for, SharedByAll (%d), OneThread (%d) and OneBlock (%d) are accepted", n.Sharing, SharedByAll, OneThread, OneBlock)
 	}
 	if n.QueueDepth&(n.QueueDepth-1) != 0 {
 		return fmt.Errorf("queue depth %d asked for, a power of two is accepted", n.QueueDepth)
+	}
+	return nil
+}
+
+// given refuses what the network and the communicator do not give.
+func (n *Needs) given(net string, p netplugin.Powers, ranks, lsa, class int) error {
+	var errs []error
+	if !p.Ordered && !p.RemoteCompletion && !n.WeakOnly {
+		errs = append(errs, fmt.Errorf("strong signals: network %s keeps no order and does not tell what is complete; it gives weak ones (Needs.WeakOnly)", net))
+	}
+	if n.Fence && !p.RemoteCompletion {
+		errs = append(errs, fmt.Errorf("a fence over contexts: network %s does not tell what is complete at its target; it gives strong signals within a context", net))
+	}
+	if n.TrafficClass != 0 && n.TrafficClass != class {
+		errs = append(errs, fmt.Errorf("traffic class %d: this communicator's is %d (Options.TrafficClass); that and 0 are accepted", n.TrafficClass, class))
+	}
+	for _, t := range n.Teams {
+		switch {
+		case t.Ranks < 1 || t.Stride < 1 || t.Ranks > ranks/t.Stride || ranks%(t.Ranks*t.Stride) != 0:
+			errs = append(errs, fmt.Errorf("teams of %d ranks %d apart: a product that divides the world's %d ranks is accepted", t.Ranks, t.Stride, ranks))
+		case n.Rail && t.Ranks > 1 && t.Stride%lsa != 0:
+			errs = append(errs, fmt.Errorf("teams of %d ranks %d apart: with Rail a rank reaches those a multiple of %d away", t.Ranks, t.Stride, lsa))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%w: %w", ErrCannot, errors.Join(errs...))
 	}
 	return nil
 }
@@ -94,6 +163,7 @@ type plan struct {
 }
 
 func newPlan(n Needs, ranks, lsa int) plan {
+	n = n.total()
 	p := plan{n: n, ranks: ranks, lsa: lsa, peers: ranks}
 	if n.Rail {
 		p.peers = ranks / lsa

@@ -27,15 +27,17 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
 	}
 	c.plugin, err = netplugin.Lookup(name, netplugin.Faults{Inject: c.opt.Inject})
 	if err == nil {
-		if p := c.plugin.Powers(); !p.Ordered {
-			err = fmt.Errorf("open: network %s is not ordered: strong signals cannot be given on it: %w", c.plugin.Name(), ErrNotSupported)
-		} else if p.MaxBytes < abi.CellPayload {
+		if p := c.plugin.Powers(); p.MaxBytes < abi.CellPayload {
 			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", c.plugin.Name(), p.MaxBytes, abi.CellPayload)
+		} else if t := c.opt.TrafficClass; t < 0 || t > 255 {
+			err = fmt.Errorf("open: traffic class %d, 0 to 255 are accepted", t)
+		} else if t != 0 && p.Network && !p.TrafficClass {
+			err = fmt.Errorf("open: traffic class %d: network %s marks no packets, 0 is accepted: %w", t, c.plugin.Name(), ErrCannot)
 		}
 	}
 	if err == nil {
 		c.endpoint, err = c.plugin.Open(netplugin.Config{
-			Rank: c.rank, Ranks: c.size, Epoch: c.group.Epoch(), Auth: auth, Interfaces: c.opt.addresses, Lanes: c.opt.lanes,
+			Rank: c.rank, Ranks: c.size, Epoch: c.group.Epoch(), Auth: auth, Interfaces: c.opt.addresses, Lanes: c.opt.lanes, TrafficClass: c.opt.TrafficClass,
 			Timeout: min(c.opt.Timeout, reconnect), Copier: c.copier(), Log: c.opt.Log,
 		})
 	}

@@ -150,7 +150,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 		dev:    dev,
 		engine: engineOf(mode), oneProcess: p.ranks == o.Size,
 		lost: map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
-		windows: map[*Window]struct{}{}, buffers: map[*Buffer]struct{}{},
+		windows: map[*Window]struct{}{}, signals: map[*SignalWindow]struct{}{}, buffers: map[*Buffer]struct{}{},
 		gen: mathrand.Uint32(), // so that a window of another communicator is stale here
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())

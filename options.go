@@ -35,6 +35,9 @@ type Options struct {
 	RanksPerNode int
 	// Timeout is the deadline of each wait, of host and device, that has none of its own. 0: 100 s.
 	Timeout time.Duration
+	// TrafficClass is what the network marks its packets with: DSCP and ECN as in the IP header, 0 to 255. 0: what
+	// DOORBELL_TRAFFIC_CLASS says, else no mark. A network that sends packets and cannot mark them refuses it.
+	TrafficClass int
 	// Inject makes one thing go wrong on rank 0, to see whether it is noticed: bitflip, lostput or doublesignal. It
 	// needs a network wrapped by fault.
 	Inject string
@@ -66,6 +69,7 @@ func (o *Options) fill(lookup env.Lookup) error {
 	err = cmp.Or(err, take(lookup, env.Progress, &o.Progress))
 	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
 	err = cmp.Or(err, take(lookup, env.TCPLanes, &o.lanes))
+	err = cmp.Or(err, take(lookup, env.TrafficClass, &o.TrafficClass))
 	if env.RanksPerNode.IsSet(lookup) {
 		err = cmp.Or(err, take(lookup, env.RanksPerNode, &o.RanksPerNode))
 	}

@@ -99,7 +99,7 @@ func (w *Window) register(ctx context.Context) error {
 			return w.publish(ctx, offers)
 		})
 	if err != nil && !w.dev.Info.IsNil() {
-		err = errors.Join(err, w.withdraw(ctx))
+		err = errors.Join(err, c.withdraw(ctx, w.dev.ID))
 	}
 	return err
 }
@@ -186,6 +186,20 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 	return maps, regions, nil
 }
 
+// importPeers maps memory number i of each other LSA peer's blob; bytes says how much a rank has.
+func (c *Comm) importPeers(blobs []bootstrap.Blob, i int, bytes func(rank int) int) (maps []device.Memory, err error) {
+	maps = make([]device.Memory, c.size)
+	for r := c.rank - c.lsaRank; r < c.rank-c.lsaRank+c.lsaSize; r++ {
+		if r == c.rank {
+			continue
+		}
+		if maps[r], err = c.importMemory(blobs[r], i, bytes(r)); err != nil {
+			return maps, fmt.Errorf("map signals of rank %d: %w", r, err)
+		}
+	}
+	return maps, nil
+}
+
 // refuse is exchange for a rank that has nothing but a failure.
 func (c *Comm) refuse(ctx context.Context, what string, mine error) error {
 	text, _ := json.Marshal(offer{Err: mine.Error()})
@@ -247,7 +261,7 @@ func (w *Window) Close() error {
 		c := w.comm
 		ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
 		defer cancel()
-		w.err = w.withdraw(ctx)
+		w.err = c.withdraw(ctx, w.dev.ID)
 		w.unmap()
 		w.buf.unuse()
 		c.mu.Lock()
@@ -257,11 +271,10 @@ func (w *Window) Close() error {
 	return w.err
 }
 
-// withdraw makes the window unknown to the device and to the proxy.
-func (w *Window) withdraw(ctx context.Context) error {
-	err := w.comm.infos.setGen(w.dev.ID, 0)
-	err = errors.Join(err, w.comm.owner.RemoveWindow(ctx, w.dev.ID))
-	w.comm.infos.give(w.dev.ID)
+// withdraw makes a window unknown to the device and to the proxy.
+func (c *Comm) withdraw(ctx context.Context, id uint32) error {
+	err := errors.Join(c.infos.setGen(id, 0), c.owner.RemoveWindow(ctx, id))
+	c.infos.give(id)
 	return err
 }
 

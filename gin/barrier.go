@@ -85,7 +85,7 @@ func (c *Context) barrier(t gpu.Thread, team Team, id int32) Status {
 		i, world, _ := c.queue(team, int32(st.Sent))
 		d := abi.Desc{Op: abi.OpSignal, Version: abi.DescVersion, Flags: abi.FlagStrong | abi.FlagSignalInc, SigVal: 1, SigID: uint32(first + c.dc.Rank)}
 		l := c.look(i)
-		if s := c.enqueue(t, i, world, &d, gpu.Ptr[byte]{}, &l); s != OK {
+		if s := c.enqueue(t, i, world, &d, false, gpu.Ptr[byte]{}, &l); s != OK {
 			return s
 		}
 	}

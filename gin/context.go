@@ -56,44 +56,6 @@ func (c *Context) queue(team Team, peer int32) (index, world int32, ok bool) {
 	return c.id*c.dc.Peers + index, world, true
 }
 
-// Action is what a put does besides: raise one signal of the target, raise one counter of this rank. The zero Action
-// is neither.
-type Action struct {
-	value   uint64
-	signal  int32 // id + 1, less than 0 for an id that cannot be
-	counter int32 // the same
-	add     bool
-}
-
-// plus1 is id + 1, and less than 0 for an id that is negative or has no next.
-func plus1(id int32) int32 {
-	if id < 0 {
-		return id
-	}
-	return id + 1
-}
-
-// None is no action.
-func None() Action { return Action{} }
-
-// StrongInc adds 1 to signal id of the target. It is strong.
-func StrongInc(id int32) Action { return Action{signal: plus1(id), value: 1} }
-
-// StrongAdd adds v to signal id of the target. It is strong.
-func StrongAdd(id int32, v uint64) Action { return Action{signal: plus1(id), value: v, add: true} }
-
-// Counter also adds 1 to counter id of this rank when the source of this put may be reused. It says nothing of the
-// target.
-func (a Action) Counter(id int32) Action {
-	a.counter = plus1(id)
-	return a
-}
-
-// actionValid says whether the ids are there.
-func (c *Context) actionValid(a Action) bool {
-	return a.signal >= 0 && a.signal <= c.dc.Signals && a.counter >= 0 && a.counter <= c.dc.Counters
-}
-
 // generation is that of the window which is registered now under w's id, and never that of no window. The tables behind it
 // were written before w reached the kernel: no order is needed.
 func generation(w Window) uint32 {

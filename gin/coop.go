@@ -59,5 +59,36 @@ func (co Coop) spread(s Status) Status {
 	return *p
 }
 
+// gathered lets all threads go on when each has seen what begin gave it to see.
+func (co Coop) gathered() {
+	switch co.kind {
+	case coopWarp:
+		co.t.SyncWarp()
+	case coopBlock:
+		co.t.SyncBlock()
+	}
+}
+
+// share gives the issuing thread's number to all. It stands between an end and the next begin.
+func (co Coop) share(v uint64) uint64 {
+	switch co.kind {
+	case coopWarp:
+		low := gpu.ShflIdx(co.t, uint32(v), 0)
+		return uint64(gpu.ShflIdx(co.t, uint32(v>>32), 0))<<32 | uint64(low)
+	case coopBlock:
+		p := sharedWord.Of(co.t)
+		if co.t.Index() == 0 {
+			*p = v
+		}
+		co.t.SyncBlock()
+		v = *p
+		co.t.SyncBlock()
+	}
+	return v
+}
+
+// sharedWord is share's.
+var sharedWord gpu.Shared[uint64]
+
 // shared carries a status to the threads of a block. The next call's begin comes between its reads and its next write.
 var shared gpu.Shared[Status]

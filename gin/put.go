@@ -18,7 +18,7 @@ func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64,
 		return co.end(OK)
 	}
 	i, world, ok := c.queue(team, peer)
-	if !ok || !c.actionValid(act) || dst.Info.IsNil() || src.Info.IsNil() || !inBounds(srcOff, bytes, src.Size) {
+	if !ok || !c.valid(&act, world) || dst.Info.IsNil() || src.Info.IsNil() || !inBounds(srcOff, bytes, src.Size) {
 		return co.end(Invalid)
 	}
 	size := sizeOf(&dst, world)
@@ -40,7 +40,7 @@ func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64,
 	} else if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
-	return co.end(c.post(co.t, i, world, &d, act, from, &l))
+	return co.end(c.post(co.t, i, world, &d, &act, from, &l))
 }
 
 // PutValue stores the low bytes (1 to 8) of value at (dst, dstOff) of a peer, and then does the action. It needs no
@@ -50,7 +50,7 @@ func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff ui
 		return co.end(OK)
 	}
 	i, world, ok := c.queue(team, peer)
-	if !ok || bytes < 1 || bytes > 8 || !c.actionValid(act) || dst.Info.IsNil() {
+	if !ok || bytes < 1 || bytes > 8 || !c.valid(&act, world) || dst.Info.IsNil() {
 		return co.end(Invalid)
 	}
 	size := sizeOf(&dst, world)
@@ -59,18 +59,18 @@ func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff ui
 		return co.end(Invalid)
 	}
 	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
-	return co.end(c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{}, &l))
+	return co.end(c.post(co.t, i, world, &d, &act, gpu.Ptr[byte]{}, &l))
 }
 
-// Signal does the action without a payload. It is strong: it covers the earlier puts of this context to the peer.
+// Signal does the action without a payload: a strong signal covers the earlier puts of this context to the peer.
 func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 	s := OK
 	if co.begin() {
 		i, world, ok := c.queue(team, peer)
-		if ok && c.actionValid(act) {
+		if ok && c.valid(&act, world) {
 			d := abi.Desc{Op: abi.OpSignal}
 			l := c.look(i)
-			s = c.post(co.t, i, world, &d, act, gpu.Ptr[byte]{}, &l)
+			s = c.post(co.t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 		} else {
 			s = Invalid
 		}
@@ -79,26 +79,13 @@ func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 }
 
 // post takes a ticket and writes the descriptor. The arguments are valid.
-func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act Action, from gpu.Ptr[byte], l *look) Status {
-	d.Version = abi.DescVersion
-	if act.signal > 0 {
-		d.Flags |= abi.FlagStrong
-		if act.add {
-			d.Flags |= abi.FlagSignalAdd
-		} else {
-			d.Flags |= abi.FlagSignalInc
-		}
-		d.SigID, d.SigVal = uint32(act.signal-1), act.value
-	}
-	if act.counter > 0 {
-		d.Flags |= abi.FlagCounter
-		d.Counter = uint32(act.counter - 1)
-	}
-	return c.enqueue(t, i, world, d, from, l)
+func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, from gpu.Ptr[byte], l *look) Status {
+	act.describe(d)
+	return c.enqueue(t, i, world, d, act.skip, from, l)
 }
 
 // enqueue is post for a descriptor that has its flags.
-func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Ptr[byte], l *look) Status {
+func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, skip bool, from gpu.Ptr[byte], l *look) Status {
 	if l.stuck|l.ended != 0 { // one branch for both: each takes a GPU 10 ns of a put
 		if l.stuck != 0 {
 			return Status(l.stuck)
@@ -106,9 +93,14 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Pt
 		return Status(l.ended)
 	}
 	q := c.dc.Queue(int(i))
-	ticket, s := c.reserve(t, &q, world, d, l)
-	if s != OK {
-		return s
+	ticket := uint64(0)
+	if skip {
+		ticket = c.reserveBlindly(gpu.PtrTo(&q.Prod.Raw().Ticket), l.ticket)
+	} else {
+		s := OK
+		if ticket, s = c.reserve(t, &q, world, d, l); s != OK {
+			return s
+		}
 	}
 	slot := int(ticket & q.Mask)
 	phase := ((ticket>>q.Shift)&1 ^ 1) << 63
@@ -127,6 +119,9 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, from gpu.Pt
 	gpu.Store(p.At(5), w[5], gpu.Phased, gpu.ScopeSys)
 	gpu.Store(p.At(6), w[6], gpu.Phased, gpu.ScopeSys)
 	gpu.Store(p.At(7), w[7], gpu.Phased, gpu.ScopeSys)
+	if d.Flags&abi.FlagAggregate != 0 {
+		return OK // the next one tells of it
+	}
 	gpu.Store(q.Hint, uint32(ticket+1), gpu.Relaxed, gpu.ScopeSys)
 	if gpu.WarpSize == 1 && gpu.Load(c.dc.Asleep, gpu.Relaxed, gpu.ScopeSys) != 0 {
 		t.Wake(c.dc.Asleep)
@@ -151,11 +146,26 @@ func (c *Context) reserve(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc, 
 
 // claim takes the ticket that was seen last, if no other thread has.
 func (c *Context) claim(next gpu.Ptr[uint64], ticket uint64) bool {
-	if c.dc.Sharing == abi.ShareThread {
+	switch c.dc.Sharing {
+	case abi.ShareThread:
 		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
 		return true
+	case abi.ShareBlock:
+		return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeBlock)
 	}
 	return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
+}
+
+// reserveBlindly takes the next ticket whether or not there is room: the caller says so.
+func (c *Context) reserveBlindly(next gpu.Ptr[uint64], ticket uint64) uint64 {
+	switch c.dc.Sharing {
+	case abi.ShareThread:
+		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
+		return ticket
+	case abi.ShareBlock:
+		return gpu.AtomicAdd(next, 1, gpu.Relaxed, gpu.ScopeBlock)
+	}
+	return gpu.AtomicAdd(next, 1, gpu.Relaxed, gpu.ScopeGPU)
 }
 
 func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc) (uint64, Status) {

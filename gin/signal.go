@@ -94,9 +94,14 @@ func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits
 const nearLooks = 64
 
 func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
-	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
 	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
-	s := c.pause(t, &w, src)
+	return c.waitPair(t, c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load(), &w, bits, src)
+}
+
+// waitPair waits until the NET and the LSA word less off are at least what w.note wants.
+func (c *Context) waitPair(t gpu.Thread, net, lsa gpu.Ptr[uint64], off uint64, w *waiter, bits int32, src Source) Status {
+	least := w.note.Wanted
+	s := c.pause(t, w, src)
 	before := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 	for {
 		near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
@@ -112,7 +117,7 @@ func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, b
 		if w.polls++; w.polls%c.dc.Looks != 0 {
 			t.Relax(w.round)
 		} else {
-			s = c.pause(t, &w, src)
+			s = c.pause(t, w, src)
 		}
 	}
 }
@@ -185,56 +190,4 @@ func (c *Context) ResetCounter(co Coop, id int32) Status {
 		}
 	}
 	return co.end(s)
-}
-
-// Flush waits until every earlier put of this context is locally complete: its source may be reused. It says nothing
-// of the target.
-func (c *Context) Flush(co Coop) Status {
-	s := Invalid
-	if co.begin() {
-		if c.id >= 0 {
-			s = OK
-			for p := int32(0); p < c.dc.Peers; p++ {
-				world := p
-				if c.dc.Railed != 0 {
-					world = p*c.dc.LSASize + c.dc.LSARank
-				}
-				if r := c.flush(co.t, c.id*c.dc.Peers+p, world); r != OK && s == OK {
-					s = r // the others are still waited for
-				}
-			}
-		}
-	}
-	return co.end(s)
-}
-
-// FlushPeer is Flush for the puts to one peer.
-func (c *Context) FlushPeer(co Coop, team Team, peer int32) Status {
-	s := Invalid
-	if co.begin() {
-		if i, world, ok := c.queue(team, peer); ok {
-			s = c.flush(co.t, i, world)
-		}
-	}
-	return co.end(s)
-}
-
-func (c *Context) flush(t gpu.Thread, i, world int32) Status {
-	q := c.dc.Queue(int(i))
-	want := gpu.Load(gpu.PtrTo(&q.Prod.Raw().Ticket), gpu.Relaxed, gpu.ScopeGPU)
-	completed := gpu.PtrTo(&q.Index.Raw().Completed)
-	src := FromPeer(World(c.dc), world)
-	w := waiter{note: abi.Record{Op: abi.OpFlush, Peer: world, Ctx: uint32(c.id), Wanted: want}}
-	s := OK
-	for {
-		seen := gpu.Load(completed, gpu.Acquire, gpu.ScopeSys)
-		if int64(seen-want) >= 0 {
-			return OK
-		}
-		if s != OK {
-			return s
-		}
-		w.note.Seen = seen
-		s = c.step(t, &w, src)
-	}
 }

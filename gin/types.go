@@ -10,6 +10,9 @@ type DevComm = abi.DevComm
 // Window is registered memory, passed to kernels by value.
 type Window = abi.Window
 
+// SignalWindow is memory of each rank whose words are signals, passed to kernels by value.
+type SignalWindow = abi.SignalWindow
+
 // Status is the result of a device call.
 type Status = abi.Status
 

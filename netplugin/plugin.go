@@ -38,6 +38,8 @@ type Powers struct {
 	MaxBytes int
 	// Network says whether bytes leave the machine's memory. Results of plugins that have none say "no network".
 	Network bool
+	// TrafficClass: packets are marked with Config.TrafficClass.
+	TrafficClass bool
 	// Polled: bytes arrive only when somebody calls Poll, and raise nothing that wakes a sleeper.
 	Polled bool
 }
@@ -62,6 +64,8 @@ type Config struct {
 	Interfaces []netip.Addr
 	// Lanes is how many interfaces may be used together to reach one peer; 0: the plugin's default.
 	Lanes int
+	// TrafficClass is what packets are marked with (RFC 2474 and 3168), 0 to 255. Only a plugin with that power sees one.
+	TrafficClass int
 	// Timeout is how long a connection that broke may take to be made again.
 	Timeout time.Duration
 	// Copier opens a queue of copies on this rank's device; nil where the host reaches its memory.

@@ -7,7 +7,7 @@
 
 namespace doorbell {
 
-constexpr uint32_t dev_comm_version = 4;
+constexpr uint32_t dev_comm_version = 5;
 constexpr int cell_words = 40;
 constexpr int cell_word_payload = 7;
 constexpr uint32_t share_thread = 1;
@@ -157,6 +157,8 @@ struct dev_comm {
   uint32_t CellPayload;
   uint32_t Looks;
   uint32_t Sharing;
+  uint32_t Refused;
+  uint32_t Remote;
   uint64_t Timeout;
   uint64_t Mask;
   uint64_t Shift;
@@ -181,7 +183,7 @@ struct dev_comm {
   barrier_state * Barrier;
   uint32_t * Asleep;
 };
-static_assert(sizeof(dev_comm) == 248 && alignof(dev_comm) == 8);
+static_assert(sizeof(dev_comm) == 256 && alignof(dev_comm) == 8);
 static_assert(offsetof(dev_comm, Version) == 0);
 static_assert(offsetof(dev_comm, Rank) == 4);
 static_assert(offsetof(dev_comm, Ranks) == 8);
@@ -198,28 +200,30 @@ static_assert(offsetof(dev_comm, SignalStride) == 48);
 static_assert(offsetof(dev_comm, CellPayload) == 52);
 static_assert(offsetof(dev_comm, Looks) == 56);
 static_assert(offsetof(dev_comm, Sharing) == 60);
-static_assert(offsetof(dev_comm, Timeout) == 64);
-static_assert(offsetof(dev_comm, Mask) == 72);
-static_assert(offsetof(dev_comm, Shift) == 80);
-static_assert(offsetof(dev_comm, Slots) == 88);
-static_assert(offsetof(dev_comm, Cells) == 96);
-static_assert(offsetof(dev_comm, Hints) == 104);
-static_assert(offsetof(dev_comm, Prod) == 112);
-static_assert(offsetof(dev_comm, Index) == 120);
-static_assert(offsetof(dev_comm, Status) == 128);
-static_assert(offsetof(dev_comm, Lost) == 136);
-static_assert(offsetof(dev_comm, Control) == 144);
-static_assert(offsetof(dev_comm, Notes) == 152);
-static_assert(offsetof(dev_comm, Net) == 160);
-static_assert(offsetof(dev_comm, LSA) == 168);
-static_assert(offsetof(dev_comm, SigOffset) == 176);
-static_assert(offsetof(dev_comm, Shadow) == 184);
-static_assert(offsetof(dev_comm, PeerLSA) == 192);
-static_assert(offsetof(dev_comm, Counter) == 200);
-static_assert(offsetof(dev_comm, CounterOffset) == 208);
-static_assert(offsetof(dev_comm, Inbox) == 216);
-static_assert(offsetof(dev_comm, PeerInbox) == 224);
-static_assert(offsetof(dev_comm, Barrier) == 232);
-static_assert(offsetof(dev_comm, Asleep) == 240);
+static_assert(offsetof(dev_comm, Refused) == 64);
+static_assert(offsetof(dev_comm, Remote) == 68);
+static_assert(offsetof(dev_comm, Timeout) == 72);
+static_assert(offsetof(dev_comm, Mask) == 80);
+static_assert(offsetof(dev_comm, Shift) == 88);
+static_assert(offsetof(dev_comm, Slots) == 96);
+static_assert(offsetof(dev_comm, Cells) == 104);
+static_assert(offsetof(dev_comm, Hints) == 112);
+static_assert(offsetof(dev_comm, Prod) == 120);
+static_assert(offsetof(dev_comm, Index) == 128);
+static_assert(offsetof(dev_comm, Status) == 136);
+static_assert(offsetof(dev_comm, Lost) == 144);
+static_assert(offsetof(dev_comm, Control) == 152);
+static_assert(offsetof(dev_comm, Notes) == 160);
+static_assert(offsetof(dev_comm, Net) == 168);
+static_assert(offsetof(dev_comm, LSA) == 176);
+static_assert(offsetof(dev_comm, SigOffset) == 184);
+static_assert(offsetof(dev_comm, Shadow) == 192);
+static_assert(offsetof(dev_comm, PeerLSA) == 200);
+static_assert(offsetof(dev_comm, Counter) == 208);
+static_assert(offsetof(dev_comm, CounterOffset) == 216);
+static_assert(offsetof(dev_comm, Inbox) == 224);
+static_assert(offsetof(dev_comm, PeerInbox) == 232);
+static_assert(offsetof(dev_comm, Barrier) == 240);
+static_assert(offsetof(dev_comm, Asleep) == 248);
 
 }  // namespace doorbell

@@ -14,9 +14,9 @@ namespace doorbell {
 
 constexpr int desc_words = 8;
 constexpr uint64_t phase_bit = 1ull << 63;
-constexpr int desc_version = 1;
+constexpr int desc_version = 2;
 
-enum desc_op : uint8_t { op_put = 1, op_put_value = 2, op_put_cell = 3, op_signal = 4 };
+enum desc_op : uint8_t { op_put = 1, op_put_value = 2, op_put_cell = 3, op_signal = 4, op_get = 5 };
 enum desc_flag : uint8_t {
   flag_signal_inc = 1, flag_signal_add = 2, flag_strong = 4,
   flag_at_address = 8, flag_counter = 16, flag_aggregate = 32
@@ -26,14 +26,15 @@ struct desc {
   uint64_t Size;  // payload bytes
   uint8_t Flags;  // Flag bits
   uint8_t Op;  // Op code
-  uint64_t DstOff;  // offset in the destination window
-  uint64_t Src;  // offset in the source window, or the value itself (OpPutValue)
+  uint64_t DstOff;  // offset in the window at the peer's end
+  uint64_t Src;  // offset in the window at this end, or the value itself (OpPutValue)
   uint64_t SigVal;  // what the signal adds
   uint64_t SigOff;  // offset in the signal's window (FlagAtAddress)
-  uint32_t DstGen;  // generation of the destination window, low bits
-  uint32_t DstWin;  // id of the destination window
+  uint32_t DstGen;  // generation of the window at the peer's end, low bits
+  uint32_t DstWin;  // id of the window at the peer's end
+  uint32_t SigGen;  // generation of the signal's window, low bits (FlagAtAddress)
   uint8_t Version;  // DescVersion
-  uint32_t SrcWin;  // id of the source window
+  uint32_t SrcWin;  // id of the window at this end
   uint32_t Counter;  // counter id (FlagCounter)
   uint32_t SigID;  // signal id, or id of its window (FlagAtAddress)
 };
@@ -46,7 +47,7 @@ DOORBELL_ANY inline constexpr void encode(const desc &d, uint64_t *w, uint64_t p
   w[3] = phase | ((uint64_t(d.SigVal)&0x7fffffffffffffff));
   w[4] = phase | ((uint64_t(d.SigOff)&0x7fffffffffffffff));
   w[5] = phase | ((uint64_t(d.DstGen)&0x7fffffff)) | ((uint64_t(d.DstWin)&0xffffffff)<<31);
-  w[6] = phase | ((uint64_t(d.Version)&0xf)<<27) | ((uint64_t(d.SrcWin)&0xffffffff)<<31);
+  w[6] = phase | ((uint64_t(d.SigGen)&0x7ffffff)) | ((uint64_t(d.Version)&0xf)<<27) | ((uint64_t(d.SrcWin)&0xffffffff)<<31);
   w[7] = phase | ((uint64_t(d.Counter)&0x7fffffff)) | ((uint64_t(d.SigID)&0xffffffff)<<31);
 }
 

@@ -55,7 +55,7 @@ func drawDesc(t *rapid.T) abi.Desc {
 		Size: bits(48, "size"), Flags: uint8(bits(8, "flags")), Op: uint8(bits(5, "op")), DstOff: bits(63, "dstoff"),
 		Src: rapid.Uint64().Draw(t, "src"), SigVal: rapid.Uint64().Draw(t, "sigval"), SigOff: bits(63, "sigoff"),
 		DstGen: uint32(bits(31, "gen")), DstWin: uint32(bits(32, "dstwin")), Version: uint8(bits(4, "version")),
-		SrcWin: uint32(bits(32, "srcwin")), Counter: uint32(bits(31, "counter")), SigID: uint32(bits(32, "sigid")),
+		SrcWin: uint32(bits(32, "srcwin")), SigGen: uint32(bits(27, "siggen")), Counter: uint32(bits(31, "counter")), SigID: uint32(bits(32, "sigid")),
 	}
 }
 
@@ -83,7 +83,7 @@ func TestDescRoundTrip(t *testing.T) {
 
 func TestDescRefusesWhatItCannotHold(t *testing.T) {
 	for _, d := range []abi.Desc{
-		{Size: 1 << 48}, {Op: 32}, {DstOff: 1 << 63}, {SigOff: 1 << 63}, {DstGen: 1 << 31}, {Version: 16}, {Counter: 1 << 31},
+		{Size: 1 << 48}, {Op: 32}, {DstOff: 1 << 63}, {SigOff: 1 << 63}, {DstGen: 1 << 31}, {Version: 16}, {Counter: 1 << 31}, {SigGen: 1 << 27},
 	} {
 		if d.Fits() {
 			t.Errorf("%+v said to fit", d)
@@ -96,13 +96,13 @@ func TestDescGolden(t *testing.T) {
 	d := abi.Desc{
 		Op: abi.OpPut, Flags: abi.FlagSignalAdd | abi.FlagStrong | abi.FlagCounter, Size: 0x0000123456789abc,
 		DstOff: 0x1122334455667788, Src: 0x8070605040302010, SigVal: 0xfedcba9876543210, SigOff: 0x0102030405060708,
-		DstGen: 0x1234567, DstWin: 0x89abcdef, Version: abi.DescVersion, SrcWin: 0xdeadbeef, Counter: 0x7654321, SigID: 0xcafef00d,
+		DstGen: 0x1234567, DstWin: 0x89abcdef, Version: abi.DescVersion, SrcWin: 0xdeadbeef, SigGen: 0x5a5a5a5, Counter: 0x7654321, SigID: 0xcafef00d,
 	}
 	var w [abi.DescWords]uint64
 	d.Encode(&w, abi.PhaseBit)
 	want := [abi.DescWords]uint64{
 		0x845b123456789abc, 0x9122334455667788, 0x8070605040302010, 0xfedcba9876543210,
-		0x8102030405060708, 0xc4d5e6f781234567, 0xef56df7788000000, 0xe57f780687654321,
+		0x8102030405060708, 0xc4d5e6f781234567, 0xef56df7795a5a5a5, 0xe57f780687654321,
 	}
 	if w != want {
 		t.Errorf("got  %#x\nwant %#x", w, want)
@@ -133,7 +133,7 @@ func FuzzDesc(f *testing.F) {
 // Offsets are part of the contract with compiled kernels and the C++ header.
 func TestOffsets(t *testing.T) {
 	golden := map[string][]string{
-		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Timeout 64", "Mask 72", "Shift 80", "Slots 88", "Cells 96", "Hints 104", "Prod 112", "Index 120", "Status 128", "Lost 136", "Control 144", "Notes 152", "Net 160", "LSA 168", "SigOffset 176", "Shadow 184", "PeerLSA 192", "Counter 200", "CounterOffset 208", "Inbox 216", "PeerInbox 224", "Barrier 232", "Asleep 240", "size 248"},
+		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Refused 64", "Remote 68", "Timeout 72", "Mask 80", "Shift 88", "Slots 96", "Cells 104", "Hints 112", "Prod 120", "Index 128", "Status 136", "Lost 144", "Control 152", "Notes 160", "Net 168", "LSA 176", "SigOffset 184", "Shadow 192", "PeerLSA 200", "Counter 208", "CounterOffset 216", "Inbox 224", "PeerInbox 232", "Barrier 240", "Asleep 248", "size 256"},
 		"Producer":     {"Ticket 0", "Credit 8", "size 64"},
 		"Index":        {"Consumed 0", "Completed 8", "size 64"},
 		"BarrierState": {"Arrived 0", "Done 8", "Sent 16", "size 64"},
@@ -141,10 +141,11 @@ func TestOffsets(t *testing.T) {
 		"Notes":        {"Cause 0", "Waiter 64", "size 128"},
 		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
 		"Window":       {"Info 0", "Base 8", "Size 16", "ID 24", "Gen 28", "Far 32", "LSA0 36", "size 40"},
+		"SignalWindow": {"Info 0", "Net 8", "LSA 16", "Offset 24", "Size 32", "ID 40", "Gen 44", "LSA0 48", "size 56"},
 		"WindowInfo":   {"Gen 0", "size 64"},
 		"WindowPeer":   {"Size 0", "Base 8", "size 16"},
 	}
-	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.WindowInfo{}, abi.WindowPeer{}} {
+	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.SignalWindow{}, abi.WindowInfo{}, abi.WindowPeer{}} {
 		rt := reflect.TypeOf(v)
 		var got []string
 		for i := range rt.NumField() {

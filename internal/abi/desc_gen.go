@@ -9,14 +9,15 @@ type Desc struct {
 	Size    uint64 // payload bytes
 	Flags   uint8  // Flag bits
 	Op      uint8  // Op code
-	DstOff  uint64 // offset in the destination window
-	Src     uint64 // offset in the source window, or the value itself (OpPutValue)
+	DstOff  uint64 // offset in the window at the peer's end
+	Src     uint64 // offset in the window at this end, or the value itself (OpPutValue)
 	SigVal  uint64 // what the signal adds
 	SigOff  uint64 // offset in the signal's window (FlagAtAddress)
-	DstGen  uint32 // generation of the destination window, low bits
-	DstWin  uint32 // id of the destination window
+	DstGen  uint32 // generation of the window at the peer's end, low bits
+	DstWin  uint32 // id of the window at the peer's end
+	SigGen  uint32 // generation of the signal's window, low bits (FlagAtAddress)
 	Version uint8  // DescVersion
-	SrcWin  uint32 // id of the source window
+	SrcWin  uint32 // id of the window at this end
 	Counter uint32 // counter id (FlagCounter)
 	SigID   uint32 // signal id, or id of its window (FlagAtAddress)
 }
@@ -29,6 +30,7 @@ func (d *Desc) Fits() bool {
 	over |= uint64(d.DstOff) >> 63
 	over |= uint64(d.SigOff) >> 63
 	over |= uint64(d.DstGen) >> 31
+	over |= uint64(d.SigGen) >> 27
 	over |= uint64(d.Version) >> 4
 	over |= uint64(d.Counter) >> 31
 	return over == 0
@@ -42,7 +44,7 @@ func (d *Desc) Encode(w *[DescWords]uint64, phase uint64) {
 	w[3] = phase | (uint64(d.SigVal) & 0x7fffffffffffffff)
 	w[4] = phase | (uint64(d.SigOff) & 0x7fffffffffffffff)
 	w[5] = phase | (uint64(d.DstGen) & 0x7fffffff) | (uint64(d.DstWin)&0xffffffff)<<31
-	w[6] = phase | (uint64(d.Version)&0xf)<<27 | (uint64(d.SrcWin)&0xffffffff)<<31
+	w[6] = phase | (uint64(d.SigGen) & 0x7ffffff) | (uint64(d.Version)&0xf)<<27 | (uint64(d.SrcWin)&0xffffffff)<<31
 	w[7] = phase | (uint64(d.Counter) & 0x7fffffff) | (uint64(d.SigID)&0xffffffff)<<31
 }
 
@@ -57,6 +59,7 @@ func (d *Desc) Decode(w *[DescWords]uint64) {
 	d.SigOff = uint64((w[4] & 0x7fffffffffffffff))
 	d.DstGen = uint32((w[5] & 0x7fffffff))
 	d.DstWin = uint32(((w[5] >> 31) & 0xffffffff))
+	d.SigGen = uint32((w[6] & 0x7ffffff))
 	d.Version = uint8(((w[6] >> 27) & 0xf))
 	d.SrcWin = uint32(((w[6] >> 31) & 0xffffffff))
 	d.Counter = uint32((w[7] & 0x7fffffff))

@@ -34,6 +34,8 @@ type DevComm struct {
 	CellPayload  uint32 // puts up to this size travel in the descriptor or its cell
 	Looks        uint32 // looks of a wait between two calls of Idle; few where the network is polled by waiting threads
 	Sharing      uint32 // Share*: which threads use a context at once
+	Refused      uint32 // Flag* that this communicator was made without: a call that needs one is Invalid
+	Remote       uint32 // not 0: what is complete is visible at its target
 	Timeout      uint64 // default deadline of a wait, ns
 
 	Mask  uint64 // queue depth - 1
@@ -66,7 +68,7 @@ type DevComm struct {
 }
 
 // DevCommVersion is the version of DevComm and of all it points to.
-const DevCommVersion = 4
+const DevCommVersion = 5
 
 // Queue is one context's queue to one peer.
 type Queue struct {
@@ -153,8 +155,25 @@ type Window struct {
 }
 
 // Peer is the entry of a rank of the world.
-func (w *Window) Peer(world int32) gpu.Ptr[WindowPeer] {
-	return gpu.Cast[WindowPeer](gpu.Cast[byte](w.Info).Byte(infoHead)).At(int(world))
+func (w *Window) Peer(world int32) gpu.Ptr[WindowPeer] { return PeerOf(w.Info, world) }
+
+// PeerOf is a rank's entry behind a window's.
+func PeerOf(info gpu.Ptr[WindowInfo], world int32) gpu.Ptr[WindowPeer] {
+	return gpu.Cast[WindowPeer](gpu.Cast[byte](info).Byte(infoHead)).At(int(world))
+}
+
+// SignalWindow is a window of signals at addresses, as kernels use it: by value. Each offset that is a multiple of 8 names
+// two words, as a signal's id does: NET at Net, LSA at LSA, and what reset remembered at Offset.
+type SignalWindow struct {
+	Info   gpu.Ptr[WindowInfo] // as a Window's: the ranks' sizes, and where the LSA words of LSA peers lie
+	Net    gpu.Ptr[byte]
+	LSA    gpu.Ptr[byte]
+	Offset gpu.Ptr[byte]
+	Size   uint64 // of this rank, bytes
+	ID     uint32
+	Gen    uint32
+	LSA0   int32 // rank of the world that is LSA rank 0 here
+	_      uint32
 }
 
 // infoHead is the bytes of a WindowInfo; the entries of the ranks, [Ranks], follow.
@@ -180,6 +199,7 @@ type WindowInfo struct {
 const (
 	ShareGPU    = iota // any of the device
 	ShareThread        // one: it takes tickets without an atomic
+	ShareBlock         // those of one block: their atomics reach no further
 )
 
 // GenMask is the bits of a generation; it is never 0.
@@ -227,6 +247,7 @@ const (
 	OpFlush
 	OpLSABarrier
 	OpGINBarrier
+	OpWaitSignalAt
 )
 
 // Faults that a test asks for, on the first operation that fits.

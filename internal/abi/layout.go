@@ -25,14 +25,15 @@ var Layout = []Field{
 	{"Size", "payload bytes", "uint64", []Word{{0, 0, 48, 0}}},
 	{"Flags", "Flag bits", "uint8", []Word{{0, 50, 8, 0}}},
 	{"Op", "Op code", "uint8", []Word{{0, 58, 5, 0}}},
-	{"DstOff", "offset in the destination window", "uint64", []Word{{1, 0, 63, 0}}},
-	{"Src", "offset in the source window, or the value itself (OpPutValue)", "uint64", []Word{{2, 0, 63, 0}, {0, 49, 1, 63}}},
+	{"DstOff", "offset in the window at the peer's end", "uint64", []Word{{1, 0, 63, 0}}},
+	{"Src", "offset in the window at this end, or the value itself (OpPutValue)", "uint64", []Word{{2, 0, 63, 0}, {0, 49, 1, 63}}},
 	{"SigVal", "what the signal adds", "uint64", []Word{{3, 0, 63, 0}, {0, 48, 1, 63}}},
 	{"SigOff", "offset in the signal's window (FlagAtAddress)", "uint64", []Word{{4, 0, 63, 0}}},
-	{"DstGen", "generation of the destination window, low bits", "uint32", []Word{{5, 0, 31, 0}}},
-	{"DstWin", "id of the destination window", "uint32", []Word{{5, 31, 32, 0}}},
+	{"DstGen", "generation of the window at the peer's end, low bits", "uint32", []Word{{5, 0, 31, 0}}},
+	{"DstWin", "id of the window at the peer's end", "uint32", []Word{{5, 31, 32, 0}}},
+	{"SigGen", "generation of the signal's window, low bits (FlagAtAddress)", "uint32", []Word{{6, 0, 27, 0}}},
 	{"Version", "DescVersion", "uint8", []Word{{6, 27, 4, 0}}},
-	{"SrcWin", "id of the source window", "uint32", []Word{{6, 31, 32, 0}}},
+	{"SrcWin", "id of the window at this end", "uint32", []Word{{6, 31, 32, 0}}},
 	{"Counter", "counter id (FlagCounter)", "uint32", []Word{{7, 0, 31, 0}}},
 	{"SigID", "signal id, or id of its window (FlagAtAddress)", "uint32", []Word{{7, 31, 32, 0}}},
 }
@@ -48,7 +49,7 @@ const (
 const PhaseBit = uint64(1) << 63
 
 // DescVersion is the version of the layout.
-const DescVersion = 1
+const DescVersion = 2
 
 // Operations.
 const (
@@ -56,6 +57,7 @@ const (
 	OpPutValue = 2 // store the low Size bytes (1 to 8) of Src
 	OpPutCell  = 3 // store Size bytes that stand in the slot's cell
 	OpSignal   = 4 // no payload
+	OpGet      = 5 // copy Size bytes from the peer's window to this rank's
 )
 
 // Flags.
@@ -63,10 +65,13 @@ const (
 	FlagSignalInc = 1 << 0 // add 1 to the signal
 	FlagSignalAdd = 1 << 1 // add SigVal to the signal
 	FlagStrong    = 1 << 2 // the signal covers all earlier puts of the queue
-	FlagAtAddress = 1 << 3 // the signal is a cell in a window
+	FlagAtAddress = 1 << 3 // the signal is a word of a signal window
 	FlagCounter   = 1 << 4 // add 1 to the counter when the source may be reused
 	FlagAggregate = 1 << 5 // more follows: no hint was given
 )
+
+// SigGenMask is the bits of a signal window's generation that a descriptor carries.
+const SigGenMask = 1<<27 - 1
 
 // A cell carries a small payload beside the slot, CellPayload bytes at most, 7 in each word below the phase bit.
 const (

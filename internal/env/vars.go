@@ -34,6 +34,7 @@ var (
 	Net          = stringVar("DOORBELL_NET", "auto", "auto, a plugin's name, or fault+NAME", "network plugin")
 	Interfaces   = stringVar("DOORBELL_INTERFACES", "", "names or beginnings of names, =NAME, networks as 10.1.0.0/16; ^ before one excludes it; commas between", "network interfaces to use; not set: all that are up")
 	TCPLanes     = intVar("DOORBELL_TCP_LANES", "4", 1, 16, false, "most interfaces that the tcp network uses together to reach one peer")
+	TrafficClass = intVar("DOORBELL_TRAFFIC_CLASS", "0", 0, 255, false, "traffic class (DSCP and ECN) of the network's packets")
 	Backend      = stringVar("DOORBELL_BACKEND", "auto", "", "who drives the network", "auto", "proxy", "gdaki")
 	Device       = stringVar("DOORBELL_DEVICE", "auto", "", "compute device", "auto", "soft", "cuda")
 	Progress     = stringVar("DOORBELL_PROGRESS", "auto", "", "who drives the proxy: its own thread, or whoever waits", "auto", "thread", "assisted")

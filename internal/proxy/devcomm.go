@@ -23,6 +23,7 @@ type DevComm struct {
 	MaxBytes     int                // largest single operation of Net
 	DeviceMemory bool               // Net reads sources that only the device reaches
 	Polled       bool               // Net has to be polled also when nothing was posted
+	Unordered    bool               // Net keeps no order: what a signal covers is complete before it is posted
 	queues       []*queue
 	cause        abi.Record // the first that the proxy saw
 }
@@ -43,6 +44,7 @@ type Window struct {
 	Dev     gpu.Ptr[byte] // the device's address of them, nil where it is the host's
 	Size    int
 	Peers   []netplugin.Region // by rank
+	Signals bool               // its words are signals: nothing else is put there or got from there
 }
 
 // RemoteError is an operation that was refused after it was posted.
@@ -71,6 +73,8 @@ func opName(op uint8) string {
 		return "put (in cell)"
 	case abi.OpSignal:
 		return "signal"
+	case abi.OpGet:
+		return "get"
 	}
 	return fmt.Sprintf("operation %d", op)
 }

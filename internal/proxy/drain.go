@@ -23,6 +23,7 @@ var (
 	errStale   = errors.New("window is stale: it was registered again")
 	errSource  = errors.New("source is out of bounds")
 	errSignal  = errors.New("signal is not there")
+	errSignals = errors.New("window is one of signals: puts and gets do not reach it")
 	errCounter = errors.New("counter is not there")
 	errDied    = errors.New("a producer took a ticket and never wrote its descriptor")
 )
@@ -154,6 +155,9 @@ func (o *Owner) prepare(q *queue, n int) bool {
 		}
 		return false
 	}
+	if q.dc.Unordered && q.held(d, n) {
+		return false
+	}
 	posted, i := uint64(0), q.cutEntry
 	if n == 0 && i != none {
 		posted = q.cut
@@ -172,7 +176,10 @@ func (o *Owner) prepare(q *queue, n int) bool {
 	op.Context, op.Peer, op.Dst, op.DstOff, op.Token = q.dc.Context+q.ctx, q.peer, dst, d.DstOff+posted, uint64(i)
 	o.entries[n], o.more[n] = i, 0
 	switch d.Op {
-	case abi.OpPut:
+	case abi.OpPut, abi.OpGet:
+		if d.Op == abi.OpGet {
+			op.Kind = netplugin.Get
+		}
 		size := min(d.Size-posted, uint64(q.dc.MaxBytes))
 		at := d.Src + posted
 		if op.Data, op.Bytes = nil, int(size); src.Bytes != nil {
@@ -198,8 +205,12 @@ func (o *Owner) prepare(q *queue, n int) bool {
 	}
 	if o.more[n] == 0 && d.Flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 {
 		op.Raise, op.Strong = true, d.Flags&abi.FlagStrong != 0
-		op.SigDst = q.dc.Signals[q.peer]
-		op.SigOff = 8 * (uint64(q.ctx)*uint64(q.dc.ABI.SignalStride) + uint64(d.SigID))
+		if d.Flags&abi.FlagAtAddress != 0 {
+			op.SigDst, op.SigOff = o.window(d.SigID).Peers[q.peer], d.SigOff
+		} else {
+			op.SigDst = q.dc.Signals[q.peer]
+			op.SigOff = 8 * (uint64(q.ctx)*uint64(q.dc.ABI.SignalStride) + uint64(d.SigID))
+		}
 		op.SigAdd = d.SigVal
 		if d.Flags&abi.FlagSignalInc != 0 {
 			op.SigAdd = 1
@@ -214,11 +225,16 @@ func (o *Owner) check(q *queue, d *abi.Desc) (dst netplugin.Region, src *Window,
 	if d.Version != abi.DescVersion {
 		return 0, nil, fmt.Errorf("%w: %d, this build reads %d", errVersion, d.Version, abi.DescVersion)
 	}
-	const signals = abi.FlagSignalInc | abi.FlagSignalAdd
-	if d.Flags&signals == signals || d.Flags&abi.FlagAtAddress != 0 || d.Flags&^(signals|abi.FlagStrong|abi.FlagCounter|abi.FlagAggregate) != 0 {
+	const signals, all = abi.FlagSignalInc | abi.FlagSignalAdd, 1<<6 - 1
+	if d.Flags&signals == signals || d.Flags&signals == 0 && d.Flags&abi.FlagAtAddress != 0 || d.Flags&^all != 0 ||
+		d.Flags&signals != 0 && d.Op == abi.OpGet || uint32(d.Flags)&a.Refused != 0 {
 		return 0, nil, fmt.Errorf("%w: %#x", errFlags, d.Flags)
 	}
-	if d.Flags&signals != 0 && d.SigID >= a.SignalStride {
+	if d.Flags&abi.FlagAtAddress != 0 {
+		if err := o.checkAddress(q, d); err != nil {
+			return 0, nil, err
+		}
+	} else if d.Flags&signals != 0 && d.SigID >= a.SignalStride {
 		return 0, nil, fmt.Errorf("%w: %d of %d", errSignal, d.SigID, a.SignalStride)
 	}
 	if d.Flags&abi.FlagCounter != 0 && d.Counter >= uint32(a.Counters) {
@@ -230,7 +246,7 @@ func (o *Owner) check(q *queue, d *abi.Desc) (dst netplugin.Region, src *Window,
 			return 0, nil, fmt.Errorf("%w: %d bytes", errSize, d.Size)
 		}
 		return 0, nil, nil
-	case abi.OpPut:
+	case abi.OpPut, abi.OpGet:
 	case abi.OpPutValue:
 		if d.Size > 8 {
 			return 0, nil, fmt.Errorf("%w: %d bytes, at most 8", errSize, d.Size)
@@ -249,16 +265,22 @@ func (o *Owner) check(q *queue, d *abi.Desc) (dst netplugin.Region, src *Window,
 	if w.Gen&abi.GenMask != d.DstGen {
 		return 0, nil, fmt.Errorf("%w: id %d has generation %d, the descriptor %d", errStale, d.DstWin, w.Gen, d.DstGen)
 	}
-	if d.Op == abi.OpPut {
+	if w.Signals {
+		return 0, nil, fmt.Errorf("%w: id %d", errSignals, d.DstWin)
+	}
+	if d.Op == abi.OpPut || d.Op == abi.OpGet {
 		s := o.window(d.SrcWin)
 		if s == nil {
-			return 0, nil, fmt.Errorf("%w: source id %d", errWindow, d.SrcWin)
+			return 0, nil, fmt.Errorf("%w: id %d at this end", errWindow, d.SrcWin)
+		}
+		if s.Signals {
+			return 0, nil, fmt.Errorf("%w: id %d at this end", errSignals, d.SrcWin)
 		}
 		if !netplugin.InBounds(d.Src, d.Size, uint64(s.Size)) {
 			return 0, nil, fmt.Errorf("%w: %d bytes at %d of %d", errSource, d.Size, d.Src, s.Size)
 		}
 		if s.Bytes == nil && !q.dc.DeviceMemory && d.Size > 0 {
-			return 0, nil, fmt.Errorf("%w: source id %d", errDevice, d.SrcWin)
+			return 0, nil, fmt.Errorf("%w: id %d at this end", errDevice, d.SrcWin)
 		}
 		src = s
 	}
@@ -266,6 +288,30 @@ func (o *Owner) check(q *queue, d *abi.Desc) (dst netplugin.Region, src *Window,
 		return 0, nil, fmt.Errorf("%w: id %d", errDevice, d.DstWin)
 	}
 	return w.Peers[q.peer], src, nil
+}
+
+// checkAddress refuses a signal at an address that cannot be.
+func (o *Owner) checkAddress(q *queue, d *abi.Desc) error {
+	w := o.window(d.SigID)
+	switch {
+	case w == nil:
+		return fmt.Errorf("%w: id %d, of a signal", errWindow, d.SigID)
+	case !w.Signals || d.SigOff&7 != 0 || w.Peers[q.peer] == 0:
+		return fmt.Errorf("%w: offset %d of window %d, which is one of signals: %v", errSignal, d.SigOff, d.SigID, w.Signals)
+	case w.Gen&abi.SigGenMask != d.SigGen:
+		return fmt.Errorf("%w: id %d has generation %d, the descriptor %d", errStale, d.SigID, w.Gen&abi.SigGenMask, d.SigGen)
+	}
+	return nil
+}
+
+// held says whether the next operation has to wait on a network without order: a strong signal for all before it, and the
+// signal of a put that was cut for its other pieces.
+func (q *queue) held(d *abi.Desc, n int) bool {
+	if d.Flags&(abi.FlagSignalInc|abi.FlagSignalAdd) == 0 || n == 0 && q.flying == 0 {
+		return false
+	}
+	last := d.Op != abi.OpPut || d.Size-q.cut <= uint64(q.dc.MaxBytes)
+	return last && (d.Flags&abi.FlagStrong != 0 || q.cut > 0)
 }
 
 func (o *Owner) window(id uint32) *Window {

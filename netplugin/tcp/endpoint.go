@@ -23,7 +23,7 @@ func (Plugin) Name() string { return "tcp" }
 
 // Powers are those of a socket with acknowledgements.
 func (Plugin) Powers() netplugin.Powers {
-	return netplugin.Powers{Ordered: true, RemoteCompletion: true, MaxBytes: MaxBytes, Network: true, Polled: true}
+	return netplugin.Powers{Ordered: true, RemoteCompletion: true, MaxBytes: MaxBytes, Network: true, TrafficClass: true, Polled: true}
 }
 
 // Open makes a rank's endpoint and starts to listen.

@@ -153,7 +153,7 @@ func (c *connector) give(conn net.Conn, l *link, seen uint64) error {
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	fd, err := takeFD(conn.(*net.TCPConn), c.e.cfg.Timeout)
+	fd, err := takeFD(conn.(*net.TCPConn), c.e.cfg.Timeout, c.e.cfg.TrafficClass)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // takeFD takes a connection's descriptor out of the runtime's hands: it stays non-blocking, and is polled by us alone.
-func takeFD(c *net.TCPConn, silence time.Duration) (int, error) {
+func takeFD(c *net.TCPConn, silence time.Duration, class int) (int, error) {
 	defer c.Close()
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -29,11 +29,27 @@ func takeFD(c *net.TCPConn, silence time.Duration) (int, error) {
 	} {
 		_ = unix.SetsockoptInt(fd, o.level, o.name, o.value) // wishes: the socket works without
 	}
+	if class != 0 {
+		if err := setClass(fd, class); err != nil {
+			closeFD(fd)
+			return -1, err
+		}
+	}
 	setSilence(fd, silence)
 	if sameHost(c.LocalAddr(), c.RemoteAddr()) {
 		setNoControl(fd)
 	}
 	return fd, nil
+}
+
+// setClass marks the socket's packets. One of IPv6 may carry IPv4, so that one of the two is enough.
+func setClass(fd, class int) error {
+	v6 := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, class)
+	v4 := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, class)
+	if v4 != nil && v6 != nil {
+		return fmt.Errorf("traffic class %d: %w", class, v4)
+	}
+	return nil
 }
 
 // sameHost says whether both ends are of this host: traffic between its own addresses has one and the same at both ends,

@@ -123,7 +123,7 @@ func header() []byte {
 	p("#pragma once\n#include <cstdint>\n")
 	p("#ifdef __CUDACC__\n#define DOORBELL_ANY __host__ __device__\n#else\n#define DOORBELL_ANY\n#endif\n\nnamespace doorbell {\n")
 	p("constexpr int desc_words = %d;\nconstexpr uint64_t phase_bit = 1ull << 63;\nconstexpr int desc_version = %d;\n", abi.DescWords, abi.DescVersion)
-	p("enum desc_op : uint8_t { op_put = %d, op_put_value = %d, op_put_cell = %d, op_signal = %d };", abi.OpPut, abi.OpPutValue, abi.OpPutCell, abi.OpSignal)
+	p("enum desc_op : uint8_t { op_put = %d, op_put_value = %d, op_put_cell = %d, op_signal = %d, op_get = %d };", abi.OpPut, abi.OpPutValue, abi.OpPutCell, abi.OpSignal, abi.OpGet)
 	p("enum desc_flag : uint8_t {\n  flag_signal_inc = %d, flag_signal_add = %d, flag_strong = %d,\n  flag_at_address = %d, flag_counter = %d, flag_aggregate = %d\n};\n",
 		abi.FlagSignalInc, abi.FlagSignalAdd, abi.FlagStrong, abi.FlagAtAddress, abi.FlagCounter, abi.FlagAggregate)
 	p("struct desc {")
