@@ -23,6 +23,8 @@ var programs = []program{
 	{"wrap", progWrap}, {"rolling", progRolling}, {"reset", progReset}, {"fresh", progFresh},
 	{"barriers", progBarriers}, {"lsa barrier", progLSABarrier}, {"lsa", progLSA}, {"bad team", progBadTeam},
 	{"coop", progCoop}, {"burst", progBurst}, {"contexts", progContexts}, {"rail", progRail}, {"large", progLarge},
+	{"gets", progGets}, {"requests", progRequests}, {"fence over contexts", progFenceContexts},
+	{"signals at addresses", progSignalsAt}, {"shadows", progShadows}, {"hints", progHints},
 }
 
 // world is a job that the programs run in.

@@ -30,6 +30,9 @@ func Open(dc *DevComm, id int32) Context {
 	return Context{dc: dc, id: id, timeout: dc.Timeout}
 }
 
+// DevComm is the communicator that this is a context of.
+func (c *Context) DevComm() *DevComm { return c.dc }
+
 // SetTimeout changes the deadline of this Context's later calls, in nanoseconds from their start.
 func (c *Context) SetTimeout(ns uint64) { c.timeout = ns }
 

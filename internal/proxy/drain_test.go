@@ -34,7 +34,7 @@ func newShmRig(t testing.TB, s shape) *shmRig {
 		t.Fatal(err)
 	}
 	f := &shmRig{}
-	f.all = bytes.Repeat([]byte{0x5a}, guard+(s.bytes+guard)*s.windows*s.peers)
+	f.all = bytes.Repeat([]byte{0x5a}, guard+(s.bytes+guard)*(s.windows+1)*s.peers)
 	use := func(mem []byte) netplugin.Region {
 		r, err := e.Import(1, netplugin.Key{Map: mem, Size: len(mem)})
 		if err != nil {
@@ -78,6 +78,11 @@ func FuzzDrain(f *testing.F) {
 		func(d *abi.Desc) { d.Op, d.Size, d.SrcWin = abi.OpPutValue, 8, 0 },
 		func(d *abi.Desc) { d.Op, d.Size, d.SrcWin = abi.OpPutCell, 256, 0 },
 		func(d *abi.Desc) { d.Op, d.Size = abi.OpSignal, 0 },
+		func(d *abi.Desc) { d.Op, d.Flags = abi.OpGet, abi.FlagCounter },
+		func(d *abi.Desc) { d.Op = abi.OpGet }, // with a signal, which it cannot have
+		func(d *abi.Desc) { (&rig{shape: s}).at(d, 16) },
+		func(d *abi.Desc) { (&rig{shape: s}).at(d, 1<<63-8) },
+		func(d *abi.Desc) { d.DstWin, d.DstGen = uint32(s.windows), uint32(s.windows)+5 },
 		func(d *abi.Desc) { d.DstOff = 1<<63 - 1 },
 		func(d *abi.Desc) { d.Src, d.Size = 1<<64-1, 1<<48-1 },
 		func(d *abi.Desc) { d.SigID = 1<<32 - 1 },

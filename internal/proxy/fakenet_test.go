@@ -50,6 +50,8 @@ type fakeNet struct {
 	failAt   int     // the operation that fails, counted from 0 over all; -1: none
 	failLate bool    // it is reported by Poll
 	failErr  error
+	// unordered: it keeps no order, so that a signal must not come while what it covers is on its way.
+	unordered bool
 
 	posted int
 	log    map[lane][]seenOp // in the order in which it took them
@@ -60,6 +62,7 @@ type fakeNet struct {
 }
 
 type flight struct {
+	lane  lane
 	token uint64
 	data  []byte // the caller's
 	was   []byte // what it was when it was posted
@@ -96,10 +99,11 @@ func (f *fakeNet) Post(ops []netplugin.Op) int {
 		}
 		l := lane{op.Context, op.Peer}
 		f.log[l] = append(f.log[l], seen(op))
+		f.covered(op, l)
 		op.State = netplugin.Done
 		if n == f.failAt || f.late > 0 && f.rng.Float64() < f.late {
 			op.State = netplugin.Posted
-			fl := flight{token: op.Token, data: op.Data, was: bytes.Clone(op.Data)}
+			fl := flight{lane: l, token: op.Token, data: op.Data, was: bytes.Clone(op.Data)}
 			if n == f.failAt {
 				fl.err = f.failErr
 			}
@@ -108,6 +112,18 @@ func (f *fakeNet) Post(ops []netplugin.Op) int {
 		}
 	}
 	return len(ops)
+}
+
+// covered looks whether all that an operation's signal covers is complete.
+func (f *fakeNet) covered(op *netplugin.Op, l lane) {
+	if !f.unordered || !op.Raise {
+		return
+	}
+	for _, fl := range f.flying {
+		if fl.lane == l && (op.Strong || fl.token == op.Token) {
+			f.broken = append(f.broken, fmt.Sprintf("a signal (strong: %v) was posted while what it covers was on its way", op.Strong))
+		}
+	}
 }
 
 // count notes how many operations are on their way; the pieces of one count as one.

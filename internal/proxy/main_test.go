@@ -92,6 +92,13 @@ func newRig(t testing.TB, s shape, net netplugin.Endpoint, region func(window, p
 			t.Fatal(err)
 		}
 	}
+	peers := make([]netplugin.Region, s.peers)
+	for p := range peers {
+		peers[p] = region(s.windows, p)
+	}
+	if err := r.owner.AddWindow(ctx, &Window{ID: uint32(s.windows), Gen: uint32(s.windows) + 5, Size: s.bytes, Peers: peers, Signals: true}); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.owner.AddDevComm(ctx, r.dc); err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +142,19 @@ func (r *rig) write(q *abi.Queue, ticket uint64, d abi.Desc, cell []byte) {
 	}
 }
 
+// at makes the descriptor's signal one at an address, in the window of signals behind the others.
+func (r *rig) at(d *abi.Desc, off uint64) {
+	d.Flags |= abi.FlagAtAddress
+	d.SigID, d.SigGen, d.SigOff = uint32(r.windows), uint32(r.windows)+5, off
+}
+
 // desc is a good descriptor to begin with.
 func (r *rig) desc(op uint8, window int, size, dst, src uint64) abi.Desc {
 	d := abi.Desc{Op: op, Version: abi.DescVersion, Size: size, DstOff: dst, Src: src}
 	if op != abi.OpSignal {
 		d.DstWin, d.DstGen = uint32(window), uint32(window)+5
 	}
-	if op == abi.OpPut {
+	if op == abi.OpPut || op == abi.OpGet {
 		d.SrcWin = uint32(window)
 	}
 	return d

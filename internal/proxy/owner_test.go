@@ -29,7 +29,7 @@ func (m *queueModel) expect(r *rig, ctx, peer int, d abi.Desc, cell []byte) {
 	region := regionOf(int(d.DstWin), peer)
 	var data []byte
 	switch d.Op {
-	case abi.OpPut:
+	case abi.OpPut, abi.OpGet:
 		data = r.mem[d.SrcWin][d.Src : d.Src+d.Size]
 	case abi.OpPutValue:
 		for i := range d.Size {
@@ -44,12 +44,18 @@ func (m *queueModel) expect(r *rig, ctx, peer int, d abi.Desc, cell []byte) {
 		data = data[len(piece):]
 		s := seenOp{Kind: netplugin.Put, Dst: region, DstOff: off, data: payload(piece)}
 		off += uint64(len(piece))
-		if d.Op == abi.OpSignal {
+		switch d.Op {
+		case abi.OpSignal:
 			s.Kind, s.Dst = netplugin.Signal, 0
+		case abi.OpGet:
+			s.Kind = netplugin.Get
 		}
 		if len(data) == 0 && d.Flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 {
 			s.Raise, s.Strong, s.SigDst = true, d.Flags&abi.FlagStrong != 0, signalRegion(peer)
 			s.SigOff, s.SigAdd = 8*(uint64(ctx*r.signals)+uint64(d.SigID)), d.SigVal
+			if d.Flags&abi.FlagAtAddress != 0 {
+				s.SigDst, s.SigOff = regionOf(r.windows, peer), d.SigOff
+			}
 			if d.Flags&abi.FlagSignalInc != 0 {
 				s.SigAdd = 1
 			}
@@ -166,19 +172,19 @@ func (f *fakeRig) queueOf(ctx, peer int) *queue { return f.dc.queues[ctx*f.peers
 
 // drawDesc draws a good descriptor.
 func drawDesc(t *rapid.T, f *fakeRig) (d abi.Desc, cell []byte) {
-	ops := []uint8{abi.OpPut, abi.OpPut, abi.OpPutValue, abi.OpSignal}
+	ops := []uint8{abi.OpPut, abi.OpPut, abi.OpPutValue, abi.OpSignal, abi.OpGet}
 	if f.cells {
 		ops = append(ops, abi.OpPutCell)
 	}
 	op := rapid.SampledFrom(ops).Draw(t, "op")
-	most := map[uint8]int{abi.OpPut: f.bytes, abi.OpPutValue: 8, abi.OpPutCell: abi.CellPayload}[op]
+	most := map[uint8]int{abi.OpPut: f.bytes, abi.OpGet: f.bytes, abi.OpPutValue: 8, abi.OpPutCell: abi.CellPayload}[op]
 	size := rapid.IntRange(0, most).Draw(t, "size")
-	if op == abi.OpPut && rapid.Bool().Draw(t, "edge") {
+	if most == f.bytes && rapid.Bool().Draw(t, "edge") {
 		size = min(f.bytes, f.maxBytes*rapid.IntRange(0, 4).Draw(t, "pieces")+rapid.IntRange(0, 1).Draw(t, "and"))
 	}
 	d = f.desc(op, rapid.IntRange(0, f.windows-1).Draw(t, "window"), uint64(size), rapid.Uint64Range(0, 1000).Draw(t, "offset"), 0)
 	switch op {
-	case abi.OpPut:
+	case abi.OpPut, abi.OpGet:
 		d.Src = uint64(rapid.IntRange(0, f.bytes-size).Draw(t, "source"))
 		d.SrcWin = uint32(rapid.IntRange(0, f.windows-1).Draw(t, "source window"))
 	case abi.OpPutValue:
@@ -189,7 +195,11 @@ func drawDesc(t *rapid.T, f *fakeRig) (d abi.Desc, cell []byte) {
 			cell[i] = byte(i*13 + int(d.DstOff))
 		}
 	}
-	switch rapid.IntRange(0, 3).Draw(t, "signal") {
+	signal := 0
+	if op != abi.OpGet {
+		signal = rapid.IntRange(0, 3).Draw(t, "signal")
+	}
+	switch signal {
 	case 1:
 		d.Flags |= abi.FlagSignalInc | abi.FlagStrong
 	case 2:
@@ -198,7 +208,9 @@ func drawDesc(t *rapid.T, f *fakeRig) (d abi.Desc, cell []byte) {
 	case 3:
 		d.Flags |= abi.FlagSignalAdd
 	}
-	if d.Flags != 0 {
+	if signal != 0 && rapid.Bool().Draw(t, "at an address") {
+		f.at(&d, 8*rapid.Uint64Range(0, 40).Draw(t, "signal offset"))
+	} else if signal != 0 {
 		d.SigID = uint32(rapid.IntRange(0, f.signals-1).Draw(t, "signal id"))
 	}
 	if f.counters > 0 && rapid.Bool().Draw(t, "counts") {
@@ -209,7 +221,8 @@ func drawDesc(t *rapid.T, f *fakeRig) (d abi.Desc, cell []byte) {
 }
 
 // TestOwner drives an owner over a network that may do anything, at random, and compares after each step: what the
-// network sees is each queue's descriptors in order and in pieces; the table bounds what is on its way; consumed,
+// network sees is each queue's descriptors in order and in pieces, and on a network without order no signal before what it
+// covers is complete; the table bounds what is on its way; consumed,
 // completed and the counters say what has happened.
 func TestOwner(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -227,6 +240,8 @@ func TestOwner(t *testing.T) {
 		f := newFakeRig(t, s, rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "network"), 1)), rapid.SampledFrom([]int{1, 2, 7, 64}).Draw(rt, "table"))
 		f.net.again = rapid.SampledFrom([]float64{0, 0.1, 0.7}).Draw(rt, "again")
 		f.net.late = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(rt, "late")
+		f.net.unordered = rapid.Bool().Draw(rt, "no order")
+		f.dc.Unordered = f.net.unordered
 		fails := rapid.Bool().Draw(rt, "fails")
 		if fails {
 			f.net.failAt, f.net.failLate = rapid.IntRange(0, 60).Draw(rt, "failing operation"), rapid.Bool().Draw(rt, "fails late")
