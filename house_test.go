@@ -39,6 +39,7 @@ var floors = []house.Floor{
 		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "shm", "tcp"}}},
 	}},
 	{Number: 4, Folders: []house.Folder{
+		{Path: "internal/gintest"},
 		{Path: "internal/proxy"},
 		{Path: "internal/proxy/model"},
 		{Path: "internal/gdaki"},

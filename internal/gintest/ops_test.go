@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gintest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/env"
+)
+
+const limit = 20 * time.Second
+
+// want is what Ops leaves in a round: the same on every device.
+func want(round uint64) (w []uint64) {
+	n := round + 1
+	w = append(w, make([]uint64, 10)...)         // all were posted, and all came
+	w = append(w, n, n<<40, 5*n, 2*n, 2*n+round) // signals; the counter has each round's get too
+	w = append(w, 0, 0, 0, 1, 0, 0, 0, 1)        // requests
+	w = append(w, 0, 0, round<<40, 1<<40, n)     // shadows
+	w = append(w, 0, 0, 0, 0, 0)                 // barriers, get, flush, fence
+	w = append(w, slices.Repeat([]uint64{uint64(gin.Invalid)}, 6)...)
+	return append(w, 0, 0, 3, 0, 0)
+}
+
+func payload(rank, i int) byte { return byte(rank*37+i*11) ^ byte(i>>8) }
+
+// TestOps runs Ops on goroutines, and where there is a GPU on that, on ranks of one process: what it leaves is what want
+// says, and each window holds what its peer put there and got.
+func TestOps(t *testing.T) {
+	devices := []string{"soft"}
+	if on, err := env.GPUs.Get(nil); err == nil && on {
+		devices = append(devices, "cuda")
+	}
+	for _, device := range devices {
+		for _, ranks := range []int{2, 4} {
+			for _, n := range []int{8, 256, 5000} {
+				t.Run(fmt.Sprintf("%s/ranks=%d/bytes=%d", device, ranks, n), func(t *testing.T) {
+					cs, err := doorbell.Local(ranks, doorbell.Options{Device: device, Timeout: limit})
+					if err != nil {
+						t.Fatal(err)
+					}
+					var wg sync.WaitGroup
+					for _, c := range cs {
+						wg.Go(func() {
+							if err := ops(t, c, n); err != nil {
+								t.Errorf("rank %d: %v", c.Rank(), err)
+								c.Abort(err)
+							}
+						})
+					}
+					wg.Wait()
+					for _, c := range cs {
+						if err := c.Close(); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func ops(t *testing.T, c *doorbell.Comm, n int) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+	defer cancel()
+	var windows [2]*doorbell.Window
+	for i := range windows {
+		b, err := c.AllocHost(3 * n)
+		if err != nil {
+			return err
+		}
+		if windows[i], err = c.Register(ctx, b); err != nil {
+			return err
+		}
+	}
+	out, err := c.Alloc(8*Results + 64*c.Size())
+	if err != nil {
+		return err
+	}
+	signals, err := c.RegisterSignals(ctx, 4)
+	if err != nil {
+		return err
+	}
+	dc, err := c.DevComm(ctx, doorbell.Needs{Contexts: 2, Signals: 3, Counters: 1, Barriers: 1, Fence: c.Info().Net == "shm"})
+	if err != nil {
+		return err
+	}
+	send, recv, peer := windows[0], windows[1], c.Size()-1-c.Rank()
+	sent := make([]byte, 3*n)
+	for i := range sent {
+		sent[i] = payload(c.Rank(), i)
+	}
+	st := c.Stream()
+	for round := range uint64(3) {
+		if err := send.Buffer().Write(0, sent); err != nil {
+			return err
+		}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
+		a := OpsArgs{
+			DC: dc.Device(), Send: send.Device(), Recv: recv.Device(), Signals: signals.Device(), Results: gpu.Cast[uint64](out.Ptr()),
+			Requests: gpu.Cast[gin.Request](out.Ptr().Byte(8 * Results)), Bytes: uint64(n), Round: round, Peer: int32(peer),
+		}
+		if err := doorbell.Launch(st, OpsKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a); err != nil {
+			return err
+		}
+		if err := st.Wait(ctx); err != nil {
+			return err
+		}
+		if err := c.Barrier(ctx); err != nil {
+			return err
+		}
+		if err := compare(dc, out, send, recv, round, peer, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func compare(dc *doorbell.DevComm, out *doorbell.Buffer, send, recv *doorbell.Window, round uint64, peer, n int) error {
+	raw := make([]byte, 8*Results)
+	if err := out.Read(0, raw); err != nil {
+		return err
+	}
+	w := want(round)
+	fence := dc.Needs().Fence
+	for i, v := range w {
+		got := binary.LittleEndian.Uint64(raw[8*i:])
+		if i == fenceAt && !fence {
+			v = uint64(gin.Invalid)
+		}
+		if got != v {
+			return fmt.Errorf("round %d: number %d is %#x, want %#x; cause: %v", round, i, got, v, dc.Cause())
+		}
+	}
+	mem := make([]byte, 3*n)
+	if err := recv.Buffer().Read(0, mem); err != nil {
+		return err
+	}
+	theirs := make([]byte, 2*n, 3*n)
+	for i := range theirs {
+		theirs[i] = payload(peer, i)
+	}
+	theirs = binary.LittleEndian.AppendUint64(theirs, 0x1122334455667788)
+	if !bytes.Equal(mem[:len(theirs)], theirs) {
+		return fmt.Errorf("round %d: what rank %d put is not there", round, peer)
+	}
+	if err := send.Buffer().Read(0, mem); err != nil {
+		return err
+	}
+	// The peer's receive window begins with what this rank sent: the get brought that back.
+	if !bytes.Equal(mem[2*n:], mem[:n]) {
+		return fmt.Errorf("round %d: the get brought something else", round)
+	}
+	return nil
+}
+
+// fenceAt is where the status of FenceContexts stands.
+const fenceAt = 10 + 5 + 8 + 5 + 3
