@@ -11,8 +11,6 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/netplugin"
-	"github.com/doorbell-net/doorbell/netplugin/shm"
 )
 
 // says fails the test unless the error is there and has each text in it.
@@ -95,6 +93,13 @@ func TestBadNeeds(t *testing.T) {
 		{doorbell.Needs{QueueDepth: 1000}, []string{"queue depth 1000", "power of two"}},
 		{doorbell.Needs{SmallPut: 7}, []string{"7 small put", "8 to 256"}},
 		{doorbell.Needs{SmallPut: 257}, []string{"257 small put", "8 to 256"}},
+		{doorbell.Needs{Sharing: 3}, []string{"sharing 3", "OneBlock (2)"}},
+		{doorbell.Needs{Resources: []doorbell.Resource{{Signals: 1}}}, []string{`resource ""`, "a name"}},
+		{doorbell.Needs{Resources: []doorbell.Resource{{Name: "x", Counters: -1}}}, []string{`resource "x"`, "-1 counters"}},
+		{doorbell.Needs{Signals: 1 << 19, Resources: []doorbell.Resource{{Name: "x", Signals: 1<<19 + 1}}}, []string{"1048577 signals", "0 to 1048576"}},
+		{doorbell.Needs{Teams: []doorbell.TeamNeeds{{Ranks: 2, Stride: 1}}}, []string{"teams of 2 ranks 1 apart", "the world's 3 ranks", "cannot"}},
+		{doorbell.Needs{Teams: []doorbell.TeamNeeds{{Ranks: 3, Stride: 0}}}, []string{"teams of 3 ranks 0 apart"}},
+		{doorbell.Needs{TrafficClass: 8}, []string{"traffic class 8", "this communicator's is 0", "cannot"}},
 		// Each is accepted by itself; together they are more than there is.
 		{doorbell.Needs{Contexts: 1024, Signals: 1 << 20, Counters: 1 << 20}, []string{"need", "have", "out of memory"}},
 	}
@@ -112,7 +117,8 @@ func TestBadNeeds(t *testing.T) {
 			_, err = r.DevComm(r.ctx, one)
 			says(r, err, "needs of rank 1", append(b.says, "rank 1")...)
 		}
-		for _, differ := range []doorbell.Needs{{Signals: 2 + r.Rank()}, {Contexts: 1 + r.Rank()}, {Rail: r.Rank() == 2}, {QueueDepth: 2 << r.Rank()}} {
+		for _, differ := range []doorbell.Needs{{Signals: 2 + r.Rank()}, {Contexts: 1 + r.Rank()}, {Rail: r.Rank() == 2}, {QueueDepth: 2 << r.Rank()},
+			{Resources: []doorbell.Resource{{Name: "x", Signals: 1 + r.Rank()}}}, {WeakOnly: r.Rank() == 1}} {
 			_, err := r.DevComm(r.ctx, differ)
 			says(r, err, "needs that differ", "must agree", "rank ")
 		}
@@ -251,36 +257,4 @@ func TestAfterClose(t *testing.T) {
 	nop := kernel("nop", func(gpu.Thread) {})
 	closed("launch", doorbell.Launch(st, nop, one, struct{}{}))
 	closed("launch on a new stream", doorbell.Launch(c.Stream(), nop, one, struct{}{}))
-}
-
-// weakNet is a network that lacks what Core needs.
-type weakNet struct {
-	shm.Plugin
-	name   string
-	powers netplugin.Powers
-}
-
-func (w weakNet) Name() string             { return w.name }
-func (w weakNet) Powers() netplugin.Powers { return w.powers }
-
-var weakNets = []struct {
-	net  weakNet
-	says string
-}{
-	{weakNet{name: "unordered", powers: netplugin.Powers{Mapped: true, MaxBytes: 1 << 20}}, "not ordered"},
-	{weakNet{name: "narrow", powers: netplugin.Powers{Ordered: true, Mapped: true, MaxBytes: 255}}, "at most 255 bytes"},
-}
-
-func init() {
-	for _, w := range weakNets {
-		netplugin.Register(w.net)
-	}
-}
-
-// TestWeakNetworks refuses networks on which Core could not keep its word.
-func TestWeakNetworks(t *testing.T) {
-	for _, w := range weakNets {
-		_, err := doorbell.Local(2, doorbell.Options{Net: w.net.name})
-		says(t, err, w.net.name, "network "+w.net.name, w.says)
-	}
 }
