@@ -17,24 +17,38 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// waits are all device calls that wait, each for rank 1 in vain. peer is a window of rank 1.
-var waits = map[string]func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.Window) gin.Status{
-	"signal": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.Window) gin.Status {
+// waits are the device calls that wait for what a peer does, each for rank 1 in vain. Those that wait for the network are
+// stuckWaits.
+var waits = map[string]func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.SignalWindow) gin.Status{
+	"signal": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.WaitSignal(co, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
 	},
-	"counter": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.Window) gin.Status {
+	"counter": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.WaitCounter(co, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
 	},
-	"barrier": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.Window) gin.Status {
+	"barrier": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.Barrier(co, gin.World(d), 0)
 	},
-	"LSA barrier": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.Window) gin.Status {
+	"signal at an address": func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.SignalWindow) gin.Status {
+		return c.WaitSignalAt(co, w, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
+	},
+	"shadow, to follow": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		_, _, s := c.WaitFollow(co, 0, 1<<40, gin.FromPeer(gin.World(d), 1))
+		return s
+	},
+	"shadow, to meet": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		if c.Shadow(1) == 0 {
+			c.AddShadow(1, 1<<40)
+		}
+		return c.WaitMeet(co, 1, gin.FromPeer(gin.World(d), 1))
+	},
+	"LSA barrier": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.LSABarrier(co, 0)
 	},
 }
 
 // waitAll starts a kernel on rank 0 that has one block in each wait, and reports their statuses.
-func (r *rank) waitAll(dc *doorbell.DevComm, w gin.Window) func() map[string]gin.Status {
+func (r *rank) waitAll(dc *doorbell.DevComm, w gin.SignalWindow) func() map[string]gin.Status {
 	var names []string
 	for name := range waits {
 		names = append(names, name)
@@ -61,7 +75,8 @@ func TestShortDeadline(t *testing.T) {
 	const deadline = 3 * time.Millisecond
 	var log logText
 	each(t, local(t, 2, doorbell.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), func(r *rank) {
-		dc := r.devComm(doorbell.Needs{Signals: 1, Counters: 1, Barriers: 1})
+		dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1})
+		sw := r.signalWindow(1)
 		r.sync()
 		if r.Rank() == 0 {
 			r.run(func(t gpu.Thread) {
@@ -71,7 +86,7 @@ func TestShortDeadline(t *testing.T) {
 				for name, wait := range waits {
 					for range 3 {
 						start := t.Clock()
-						expect(wait(&c, co, &d, gin.Window{}), gin.Timeout, "wait for %s", name)
+						expect(wait(&c, co, &d, sw.Device()), gin.Timeout, "wait for %s", name)
 						if took := time.Duration(t.Clock() - start); took < deadline || took > 100*deadline+time.Second {
 							panic(fmt.Sprintf("a wait of %v ended after %v", deadline, took))
 						}
@@ -126,6 +141,7 @@ func TestAbort(t *testing.T) {
 						best = min(best, abortOnce(r, name, cause, end))
 					} else {
 						r.devComm(abortNeeds)
+						r.signalWindow(1)
 						r.sync() // and never answers
 					}
 				})
@@ -137,13 +153,13 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-var abortNeeds = doorbell.Needs{Signals: 1, Counters: 1, Barriers: 1}
+var abortNeeds = doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1}
 
 // abortOnce says how long the waits took to end.
 func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int)) time.Duration {
-	dc := r.devComm(abortNeeds)
+	dc, sw := r.devComm(abortNeeds), r.signalWindow(1)
 	r.sync()
-	statuses := r.waitAll(dc, gin.Window{})
+	statuses := r.waitAll(dc, sw.Device())
 	host := make(chan error)
 	go func() { host <- r.Barrier(r.ctx) }()
 	time.Sleep(2 * time.Millisecond) // sleep: lets the waits begin; it is right too when they have not
@@ -199,12 +215,13 @@ func TestAbortWhileClosing(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				cs := local(t, 2, doorbell.Options{})
 				each(t, cs, func(r *rank) {
-					dc := r.devComm(doorbell.Needs{Signals: 1, Counters: 1, Barriers: 1})
+					dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1})
+					sw := r.signalWindow(1)
 					r.sync()
 					if r.Rank() == 1 {
 						return
 					}
-					statuses := r.waitAll(dc, gin.Window{})
+					statuses := r.waitAll(dc, sw.Device())
 					closed := make(chan error)
 					go func() {
 						if what == "communicator" {

@@ -25,6 +25,9 @@ func ByWarp(t gpu.Thread) Coop { return Coop{t, coopWarp} }
 // ByBlock is the calling block.
 func ByBlock(t gpu.Thread) Coop { return Coop{t, coopBlock} }
 
+// Thread is the calling thread.
+func (co Coop) Thread() gpu.Thread { return co.t }
+
 // begin gathers the threads and says whether this one issues. What all of them wrote is visible to it.
 func (co Coop) begin() bool { return co.kind == coopThread || co.gather() }
 
