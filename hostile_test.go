@@ -22,11 +22,14 @@ var badDescs = map[string]struct {
 	change func(d *abi.Desc)
 	says   string
 }{
-	"version":             {func(d *abi.Desc) { d.Version = 2 }, "another version"},
+	"version":             {func(d *abi.Desc) { d.Version++ }, "another version"},
 	"no operation":        {func(d *abi.Desc) { d.Op = 0 }, "no operation"},
 	"unknown operation":   {func(d *abi.Desc) { d.Op = 31 }, "no operation"},
 	"both signals":        {func(d *abi.Desc) { d.Flags |= abi.FlagSignalInc | abi.FlagSignalAdd }, "flags"},
-	"at address":          {func(d *abi.Desc) { d.Flags |= abi.FlagAtAddress }, "flags"},
+	"at address":          {func(d *abi.Desc) { d.Flags |= abi.FlagAtAddress }, "window is not registered"},
+	"address in bytes":    {func(d *abi.Desc) { d.Flags, d.SigID = d.Flags|abi.FlagAtAddress, d.SrcWin }, "signal is not there"},
+	"get with a signal":   {func(d *abi.Desc) { d.Op = abi.OpGet }, "flags"},
+	"get past the end":    {func(d *abi.Desc) { d.Op, d.Flags, d.DstOff = abi.OpGet, 0, 1 }, "out of bounds"},
 	"spare flag":          {func(d *abi.Desc) { d.Flags |= 1 << 7 }, "flags"},
 	"signal":              {func(d *abi.Desc) { d.SigID = 2 }, "signal is not there"},
 	"signal, most":        {func(d *abi.Desc) { d.SigID = 1<<32 - 1 }, "signal is not there"},
@@ -36,7 +39,7 @@ var badDescs = map[string]struct {
 	"window, most":        {func(d *abi.Desc) { d.DstWin = 1<<32 - 1 }, "window is not registered"},
 	"generation":          {func(d *abi.Desc) { d.DstGen++ }, "stale"},
 	"no generation":       {func(d *abi.Desc) { d.DstGen = 0 }, "stale"},
-	"source window":       {func(d *abi.Desc) { d.SrcWin = 78 }, "source id 78"},
+	"source window":       {func(d *abi.Desc) { d.SrcWin = 78 }, "id 78 at this end"},
 	"source offset":       {func(d *abi.Desc) { d.Src = 1 }, "source is out of bounds"},
 	"source offset, most": {func(d *abi.Desc) { d.Src = 1<<64 - 1 }, "source is out of bounds"},
 	"size":                {func(d *abi.Desc) { d.Size = 101 }, "source is out of bounds"},
