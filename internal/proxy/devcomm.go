@@ -25,6 +25,7 @@ type DevComm struct {
 	Polled       bool               // Net has to be polled also when nothing was posted
 	Unordered    bool               // Net keeps no order: what a signal covers is complete before it is posted
 	queues       []*queue
+	heads        []uint64   // of the queues, low halves, two in a word, as hints lie
 	cause        abi.Record // the first that the proxy saw
 }
 
@@ -96,11 +97,7 @@ func (q *queue) setStatus(s abi.Status) {
 		return
 	}
 	q.status = s
-	i := q.peer
-	if q.dc.ABI.Railed != 0 {
-		i /= q.dc.ABI.LSASize
-	}
-	q.dc.Stick(int(q.ctx*q.dc.ABI.Peers+i), s)
+	q.dc.Stick(q.at, s)
 }
 
 // record keeps the first cause that sticks. The holder of the owner's lock calls it.

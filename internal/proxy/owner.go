@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
@@ -30,7 +29,6 @@ const (
 	auditEvery = 256 // passes
 	// Queues up to here are all looked at in each pass; of more, those announced and a share.
 	sweepAll = 16
-	sweepOps = 8 // of a pass, for queues that no hint told of
 )
 
 // Owner is the progress of one rank. Its methods are safe for concurrent use.
@@ -47,7 +45,7 @@ type Owner struct {
 	tab     table
 	cursor  int    // whose turn it is among queues that have work
 	sweep   int    // where the sweep goes on
-	swept   uint64 // when it last had gone round
+	swept   uint64 // when it last went on
 	audited uint64 // when dead producers were last looked for
 	ops     [batchOps]netplugin.Op
 	descs   [batchOps]abi.Desc
@@ -117,9 +115,12 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 				if a.Railed != 0 {
 					peer = i*a.LSASize + a.LSARank
 				}
-				q := newQueue(dc, a.Queue(int(c*a.Peers+i)), c, peer)
-				dc.queues = append(dc.queues, q)
+				dc.queues = append(dc.queues, newQueue(dc, int(c*a.Peers+i), c, peer))
 			}
+		}
+		dc.heads = make([]uint64, (len(dc.queues)+1)/2)
+		for _, q := range dc.queues {
+			q.mirror()
 		}
 		o.comms = append(o.comms, dc)
 		o.queues = append(o.queues, dc.queues...)
@@ -154,7 +155,7 @@ func (o *Owner) RemoveDevComm(ctx context.Context, dc *DevComm) error {
 			}
 			o.comms = slices.DeleteFunc(o.comms, func(c *DevComm) bool { return c == dc })
 			o.queues = slices.DeleteFunc(o.queues, func(q *queue) bool { return q.dc == dc })
-			o.cursor = 0
+			o.cursor, o.sweep = 0, 0
 		})
 		switch {
 		case err != nil:
@@ -292,43 +293,6 @@ func (o *Owner) take(budget int) (worked bool) {
 		return budget < passOps
 	}
 	return o.takeMany(n, budget)
-}
-
-// takeMany is take for many queues: it reads all hints, sixteen in a line, and looks into a share of the queues, so
-// that a lost hint is found. All are looked into within 100 us. A part of the budget is the share's alone: queues that
-// are always announced must not keep it from those that a hint was lost of.
-func (o *Owner) takeMany(n, budget int) bool {
-	start := sys.Nanotime()
-	first := o.cursor % n
-	budget -= sweepOps
-	for i := range n {
-		q := o.queues[(first+i)%n]
-		if q.dead || !q.announced() {
-			continue
-		}
-		if budget -= o.drain(q, budget); budget <= 0 || sys.Nanotime()-start > passNs {
-			o.cursor = (first + i + 1) % n
-			break
-		}
-	}
-	budget = max(budget, 0) + sweepOps
-	full := budget
-	share := n/32 + 1
-	if start-o.swept > uint64(50*time.Microsecond) {
-		share, o.swept = n, start
-	}
-	for i := range share {
-		q := o.queues[(o.sweep+i)%n]
-		if q.dead || !q.ready() || q.announced() {
-			continue
-		}
-		if budget -= o.drain(q, budget); budget <= 0 {
-			share = i + 1 // the rest is first next time
-			break
-		}
-	}
-	o.sweep = (o.sweep + share) % n
-	return budget < full || full < passOps
 }
 
 // poll takes the ends of operations on their way.

@@ -16,6 +16,7 @@ type queue struct {
 	dc   *DevComm
 	ctx  int32
 	peer int32 // rank of the world
+	at   int   // its number in the communicator
 
 	slots gpu.Ptr[uint64]
 	cells gpu.Ptr[uint64]
@@ -38,11 +39,12 @@ type queue struct {
 	stuck     uint64        // for how long, ns, a ticket has been out whose descriptor is not there
 }
 
-func newQueue(dc *DevComm, q abi.Queue, ctx, peer int32) *queue {
+func newQueue(dc *DevComm, at int, ctx, peer int32) *queue {
+	q := dc.ABI.Queue(at)
 	depth := q.Mask + 1
 	first := FirstTicket(depth)
 	return &queue{
-		dc: dc, ctx: ctx, peer: peer,
+		dc: dc, ctx: ctx, peer: peer, at: at,
 		slots: q.Slots, cells: q.Cells, hint: q.Hint, index: q.Index.Raw(), prod: q.Prod.Raw(), mask: q.Mask, shift: q.Shift,
 		head: first, completed: first, ended: make([]uint64, span/64), cutEntry: none,
 	}
@@ -103,7 +105,15 @@ func (q *queue) readCell(ticket uint64, dst []byte) (ok bool) {
 
 // took publishes that slots and cells below head are free.
 func (q *queue) took() {
+	q.mirror()
 	gpu.Store(gpu.PtrTo(&q.index.Consumed), q.head, gpu.Release, gpu.ScopeSys)
+}
+
+// mirror notes head where takeMany compares it with the hint.
+func (q *queue) mirror() {
+	shift := 32 * (q.at & 1)
+	w := &q.dc.heads[q.at/2]
+	*w = *w&^(0xffffffff<<shift) | uint64(uint32(q.head))<<shift
 }
 
 // span is how far head may be ahead of completed: a slot is free long before its operation has ended, so the queue's
