@@ -43,7 +43,7 @@ var benchKinds = []benchKind{
 	{name: "alltoall", short: "every rank puts to every rank", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on"},
 	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true},
 	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
-	{name: "fused", short: "MoE dispatch and combine fused with the experts", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
+	{name: "fused", short: "layers whose kernels send each tile at once, beside two kernels, and beside the host", ranks: 4, minRanks: 2, sizes: "4K,16K,64K,256K", lsa: "on"},
 	{name: "post", short: "what a put costs the device alone", ranks: 2, minRanks: 2, sizes: "8,64K", lsa: "off", hidden: true},
 	{name: "coll", short: "collectives", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on", coll: true, notBuilt: true},
 }

@@ -22,7 +22,7 @@ type benchConfig struct {
 	Local    bool              // all ranks in this process
 	Progress string            // auto, thread or assisted
 	Bind     bool              // bind each process to a core where none polls beside it
-	Sizes    []int64           // bytes, in the order asked for; none for ll, ht and fused
+	Sizes    []int64           // bytes, in the order asked for; none for ll and ht
 	Iters    int               // timed operations per size; 0: the bench chooses
 	Warmup   int               // operations before them; -1: the bench chooses
 	Seed     uint64            // of all payloads and routing; the same on all ranks
@@ -31,8 +31,8 @@ type benchConfig struct {
 	Windows  string            // auto, host or device: where windows lie
 	Inject   string            // bitflip, lostput, doublesignal, or empty
 
-	Tokens, Hidden, TopK, Experts int    // ll, ht, fused
-	DType                         string // ll, ht, fused: bf16 or fp8; coll: f32 and others
+	Tokens, Hidden, TopK, Experts int    // ll, ht
+	DType                         string // ll, ht: bf16 or fp8; coll: f32 and others
 	Routing, Record               string // files; empty: none
 	Op                            string // coll
 

@@ -360,7 +360,7 @@ func TestExitStatus(t *testing.T) {
 		{"bench ll --dtype fp8", 3, "not built yet"},
 		{"bench ll --dtype f64", 2, "bf16, fp8"},
 		{"bench ht", 3, "not built yet"},
-		{"bench fused --json", 3, "not built yet"},
+		{"bench fused -n 1", 2, "at least 2 ranks"},
 		{"bench coll --op allgather", 3, "not built yet"},
 		{"doctor extra", 2, "extra"},
 		{"doctor -n 0", 2, "from 1 to 4096"},

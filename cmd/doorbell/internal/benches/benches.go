@@ -43,6 +43,7 @@ type Config struct {
 func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report.Result, error) {
 	run := map[string]func(*bench) error{
 		"pingpong": (*bench).pingPong, "bw": (*bench).bandwidth, "rate": (*bench).rate, "alltoall": (*bench).allToAll, "ll": (*bench).lowLatency, "post": (*bench).post,
+		"fused": (*bench).fused,
 	}[name]
 	if run == nil {
 		return report.Result{}, fmt.Errorf("bench %q: %w", name, doorbell.ErrNotSupported)

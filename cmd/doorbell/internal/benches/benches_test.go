@@ -66,10 +66,13 @@ func sized(name string, c Config) Config {
 	if name == "post" {
 		c.Sizes = []int64{8, 512}
 	}
+	if name == "fused" {
+		c.Sizes, c.Iters = []int64{4096, 12288}, 64
+	}
 	return c
 }
 
-var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "post"}
+var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "post", "fused"}
 
 func TestVerified(t *testing.T) {
 	for _, name := range names {
