@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,21 +23,37 @@ import (
 	_ "github.com/doorbell-net/doorbell" // so that a change there runs this test again, and what it needs is downloaded
 )
 
-// maxLines is for the whole main.go.
-const maxLines = 60
-
 // example is a folder, and what is to be seen of it.
 type example struct {
 	name         string
-	ranks        int    // in one process
-	says         string // of each rank
+	lines        int // that each of its files has at most
+	ranks        int // in one process
+	says         func(rank int) string
 	right, wrong string // a change of the source by which what is sent is wrong
 }
 
 var examples = []example{
-	{"alltoall", 4, "262144 bytes received, all right", "a.Win, uint64(p)*chunk, chunk", "a.Win, 0, chunk"},
-	{"pingpong", 2, "1000 messages received, all right", "i*i+1, 8", "i*i+1+i/1999, 8"},
+	{"alltoall", 60, 4, each("262144 bytes received, all right"), "a.Win, uint64(p)*chunk, chunk", "a.Win, 0, chunk"},
+	{"fused", 190, 4, each("3 forms of 2 layers, 442368 bytes compared, all right"), "a.send(t, c, k, tile, 1)", "a.send(t, c, k, 0, 1)"},
+	{"kvhandoff", 120, 4, kvhandoffSays, "a.Win, at, block", "a.Win, 0, block"},
+	{"pingpong", 60, 2, each("1000 messages received, all right"), "i*i+1, 8", "i*i+1+i/1999, 8"},
 }
+
+// each is for examples whose ranks all say the same.
+func each(says string) func(int) string { return func(int) string { return says } }
+
+func kvhandoffSays(rank int) string {
+	if rank >= 2 {
+		return "8 blocks received, all right"
+	}
+	return fmt.Sprintf("8 blocks sent; block 8 of 32768 bytes does not fit rank %d's window of 262144: Invalid", rank+2)
+}
+
+// ours is the path of the examples' packages in this module, theirs where a newcomer has copied them.
+const (
+	ours   = "github.com/doorbell-net/doorbell/examples/"
+	theirs = "example.com/newcomer/"
+)
 
 // public is what an example may import besides the standard library.
 var public = []string{"github.com/doorbell-net/doorbell", "github.com/doorbell-net/doorbell/gin", "github.com/doorbell-net/doorbell/gpu"}
@@ -57,14 +74,13 @@ func TestEachFolder(t *testing.T) {
 // TestSource: an example is short, and imports what another module can.
 func TestSource(t *testing.T) {
 	for _, x := range examples {
-		files, err := filepath.Glob(filepath.Join(x.name, "*.go"))
-		if err != nil || len(files) != 2 {
-			t.Fatalf("examples/%s has the files %v (want main.go and kernels_gpuc.go)", x.name, files)
-		}
-		for _, file := range files {
+		for _, file := range sources(t, x) {
 			text := read(t, file)
-			if n := bytes.Count(text, []byte("\n")); n > maxLines {
-				t.Errorf("%s has %d lines, %d are accepted", file, n, maxLines)
+			if filepath.Ext(file) != ".go" {
+				continue
+			}
+			if n := bytes.Count(text, []byte("\n")); n > x.lines {
+				t.Errorf("%s has %d lines, %d are accepted", file, n, x.lines)
 			}
 			f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.ImportsOnly)
 			if err != nil {
@@ -75,7 +91,8 @@ func TestSource(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if strings.Contains(path, ".") && !slices.Contains(public, path) {
+				own := strings.HasPrefix(path, ours+x.name+"/")
+				if strings.Contains(path, ".") && !own && !slices.Contains(public, path) {
 					t.Errorf("%s imports %s (want the standard library, and of others %v)", file, path, public)
 				}
 			}
@@ -137,7 +154,7 @@ func checkLines(t *testing.T, x example, ranks int, stdout, prefix string) {
 	t.Helper()
 	var want []string
 	for r := range ranks {
-		line := fmt.Sprintf("rank %d of %d: %s", r, ranks, x.says)
+		line := fmt.Sprintf("rank %d of %d: %s", r, ranks, x.says(r))
 		if prefix != "" {
 			line = fmt.Sprintf(prefix, r) + line
 		}
@@ -145,9 +162,25 @@ func checkLines(t *testing.T, x example, ranks int, stdout, prefix string) {
 	}
 	got := strings.Split(strings.TrimSpace(stdout), "\n")
 	slices.Sort(got)
+	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		t.Errorf("output %q (want %q)", got, want)
 	}
+}
+
+// sources is what a newcomer copies of an example: all but its tests.
+func sources(t *testing.T, x example) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(x.name, func(file string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && !strings.HasSuffix(file, "_test.go") {
+			files = append(files, file)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
 }
 
 // build copies an example into a module of its own and builds it there; broken makes the change that sends wrong bytes.
@@ -158,17 +191,26 @@ func build(t *testing.T, x example, broken bool) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"main.go", "kernels_gpuc.go", "kernels_gpuc.ptx"} {
-		text := string(read(t, filepath.Join(x.name, name)))
-		if broken && name == "main.go" {
-			if strings.Count(text, x.right) != 1 {
-				t.Fatalf("%q must stand once in %s/main.go", x.right, x.name)
-			}
-			text = strings.Replace(text, x.right, x.wrong, 1)
+	found := 0
+	for _, file := range sources(t, x) {
+		text := string(read(t, file))
+		if filepath.Ext(file) == ".go" {
+			text = strings.ReplaceAll(text, ours, theirs)
 		}
-		write(t, filepath.Join(dir, name), text)
+		if broken {
+			found += strings.Count(text, x.right)
+			text = strings.ReplaceAll(text, x.right, x.wrong)
+		}
+		to := filepath.Join(dir, strings.TrimPrefix(file, x.name))
+		if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		write(t, to, text)
 	}
-	write(t, filepath.Join(dir, "go.mod"), "module example.com/newcomer/"+x.name+"\n\ngo 1.26.0\n\n"+
+	if broken && found != 1 {
+		t.Fatalf("%q must stand once in examples/%s, not %d times", x.right, x.name, found)
+	}
+	write(t, filepath.Join(dir, "go.mod"), "module "+theirs+x.name+"\n\ngo 1.26.0\n\n"+
 		"require github.com/doorbell-net/doorbell v0.0.0\n\nreplace github.com/doorbell-net/doorbell => "+root+"\n")
 	write(t, filepath.Join(dir, "go.sum"), string(read(t, "../go.sum")))
 	program := filepath.Join(dir, x.name)
