@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/benches"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/launch"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/env"
@@ -27,9 +28,12 @@ import (
 // benchKind is what benches differ in on the command line.
 type benchKind struct {
 	name, short string
+	long        string // empty: short
 	ranks       int    // by default
 	minRanks    int    // that make sense
 	sizes       string // by default; empty: has no sizes
+	sizesOf     string // what they are; empty: messages
+	sizesUnit   int64  // they are multiples of; 0: any
 	lsa         string // by default
 	moe, coll   bool
 	notBuilt    bool
@@ -43,10 +47,17 @@ var benchKinds = []benchKind{
 	{name: "alltoall", short: "every rank puts to every rank", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on"},
 	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true},
 	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
-	{name: "fused", short: "layers whose kernels send each tile at once, beside two kernels, and beside the host", ranks: 4, minRanks: 2, sizes: "4K,16K,64K,256K", lsa: "on"},
+	{name: "fused", short: "layers that send each tile as it is computed, beside two kernels, and beside the host", long: fusedLong, ranks: 4, minRanks: 2,
+		sizes: "4K,16K,64K,256K", sizesOf: "`SIZES` of what each rank computes and sends to each other", sizesUnit: benches.FusedTile, lsa: "on"},
 	{name: "post", short: "what a put costs the device alone", ranks: 2, minRanks: 2, sizes: "8,64K", lsa: "off", hidden: true},
 	{name: "coll", short: "collectives", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on", coll: true, notBuilt: true},
 }
+
+const fusedLong = `Measures two layers that exchange what they compute, RMSNorm with all-gather and GEMV with all-reduce, each in three forms
+of the same work over the same memory: fused, one kernel that sends each tile of 4 KiB as soon as it is computed; unfused, a
+kernel that computes all and then one that sends all; host, the same with the host waiting between any two kernels, where a
+kernel that only communicates stands for the transfer that the host would post. A time is a round as the host sees it, from
+the first launch to the end of its wait; GB/s is what a rank sends to all others.`
 
 // benchRunner is runBench; tests put another in its place.
 var benchRunner = runBench
@@ -81,6 +92,7 @@ func newBenchKind(kind benchKind, args []string, stdout, stderr io.Writer) *cobr
 	cmd := &cobra.Command{
 		Use:    kind.name,
 		Short:  kind.short,
+		Long:   kind.long,
 		Hidden: kind.hidden,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

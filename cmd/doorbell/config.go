@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -103,7 +104,11 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&b.Progress, "progress", "", "who drives the proxy: `auto|thread|assisted` (default: DOORBELL_PROGRESS, or auto)")
 	f.BoolVar(&b.Bind, "bind", true, "bind each rank's process to a core, in turn, unless a progress thread polls beside its kernels")
 	if b.kind.sizes != "" {
-		f.StringVar(&b.sizes, "sizes", b.kind.sizes, "message `SIZES`: a range by powers of two as 4..4M, or a list as 8,64,1K")
+		of := cmp.Or(b.kind.sizesOf, "message `SIZES`")
+		if b.kind.sizesUnit > 0 {
+			of += ", multiples of " + report.Size(b.kind.sizesUnit)
+		}
+		f.StringVar(&b.sizes, "sizes", b.kind.sizes, of+": a range by powers of two as 4..4M, or a list as 8,64,1K")
 	}
 	f.IntVar(&b.Iters, "iters", 0, "timed operations per size (0: as many as fit)")
 	f.IntVar(&b.Warmup, "warmup", -1, "operations before the timed ones (-1: the bench chooses)")
@@ -170,6 +175,11 @@ func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 		var err error
 		if c.Sizes, err = parseSizes(b.sizes); err != nil {
 			return c, usagef("--sizes %q: %w", b.sizes, err)
+		}
+		for _, n := range c.Sizes {
+			if unit := b.kind.sizesUnit; unit > 0 && (n < unit || n%unit != 0) {
+				return c, usagef("--sizes %q: %d: multiples of %d are accepted", b.sizes, n, unit)
+			}
 		}
 	}
 	if c.Iters < 0 {

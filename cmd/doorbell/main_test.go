@@ -361,6 +361,8 @@ func TestExitStatus(t *testing.T) {
 		{"bench ll --dtype f64", 2, "bf16, fp8"},
 		{"bench ht", 3, "not built yet"},
 		{"bench fused -n 1", 2, "at least 2 ranks"},
+		{"bench fused --sizes 4K,6K", 2, "6144: multiples of 4096"},
+		{"bench fused --sizes 0", 2, "0: multiples of 4096"},
 		{"bench coll --op allgather", 3, "not built yet"},
 		{"doctor extra", 2, "extra"},
 		{"doctor -n 0", 2, "from 1 to 4096"},
@@ -421,7 +423,7 @@ func TestJSONAlsoWhenCalledWrongly(t *testing.T) {
 
 func TestHelpGolden(t *testing.T) {
 	var all strings.Builder
-	for _, args := range []string{"", "run", "bench", "bench pingpong", "bench ll", "bench coll", "doctor"} {
+	for _, args := range []string{"", "run", "bench", "bench pingpong", "bench ll", "bench fused", "bench coll", "doctor"} {
 		var out, errs bytes.Buffer
 		if code := cli(context.Background(), append(strings.Fields(args), "--help"), &out, &errs); code != 0 || errs.Len() > 0 {
 			t.Errorf("%s --help: exit %d\n%s", args, code, errs.String())

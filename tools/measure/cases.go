@@ -31,7 +31,22 @@ func gbps(label string) func(result) float64 {
 	}
 }
 
-const pp = "pingpong -n 2 --sizes 8"
+// p50Of is the median of the row of that label, in microseconds.
+func p50Of(label string) func(result) float64 {
+	return func(r result) float64 {
+		for _, row := range r.Rows {
+			if row.Label == label {
+				return row.P50
+			}
+		}
+		return 0
+	}
+}
+
+const (
+	pp    = "pingpong -n 2 --sizes 8"
+	fused = "fused -n 4 --sizes 64K --lsa off"
+)
 
 var (
 	bareMedian = c("pingpong", "10 1", "line", "0", true)
@@ -65,6 +80,14 @@ var cases = []benchCase{
 	{name: "4 ranks on 2 cores, longest", what: "single round trips", unit: "ms", better: "less", target: "at most 20 ms", ours: bench("pingpong -n 4 --sizes 8", longest)},
 	{name: "alltoall 4 ranks, 64 KiB", what: "each rank to each, processes, by stores", unit: "us", better: "less",
 		ours: bench("alltoall -n 4 --sizes 64K", func(r result) float64 { return r.Rows[0].P50 }), rounds: 7},
+	{name: "rmsnorm-allgather, fused, 4 ranks, 64 KiB", what: "16 rows of 1,024 of each rank normalised and put to all, processes", unit: "us", better: "less",
+		ours: bench(fused, p50Of("rmsnorm-allgather fused")), peer: "the same, two kernels", theirs: bench(fused, p50Of("rmsnorm-allgather unfused")), rounds: 7},
+	{name: "rmsnorm-allgather, fused, beside the host", what: "the same", unit: "us", better: "less",
+		ours: bench(fused, p50Of("rmsnorm-allgather fused")), peer: "the same, the host between kernels", theirs: bench(fused, p50Of("rmsnorm-allgather host")), rounds: 7},
+	{name: "gemv-allreduce, fused, 4 ranks, 64 KiB", what: "16,384 rows by 64 columns on each rank, parts put to all and added up, processes", unit: "us", better: "less",
+		ours: bench(fused, p50Of("gemv-allreduce fused")), peer: "the same, two kernels", theirs: bench(fused, p50Of("gemv-allreduce unfused")), rounds: 7},
+	{name: "gemv-allreduce, fused, beside the host", what: "the same", unit: "us", better: "less",
+		ours: bench(fused, p50Of("gemv-allreduce fused")), peer: "the same, the host between kernels", theirs: bench(fused, p50Of("gemv-allreduce host")), rounds: 7},
 	{name: "ll dispatch, 4 ranks", what: "64 tokens a rank, hidden 7,168, top-8, 32 experts, BF16", unit: "us", better: "less",
 		ours: bench("ll -n 4", func(r result) float64 { return r.Rows[0].P50 }), rounds: 7},
 	{name: "ll combine, 4 ranks", what: "the same", unit: "us", better: "less",

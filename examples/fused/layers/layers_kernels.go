@@ -148,9 +148,10 @@ func (a *Args) send(t gpu.Thread, c *gin.Context, k, tile, tiles int32) {
 	a.note(s)
 }
 
-// arrive waits until all tiles of the other ranks are here, and those of this one have left.
+// arrive waits until all tiles of the other ranks are here, and those of this one have left. A block waits as one: the fewer
+// threads look at a signal, the less they are in the way of who moves the data.
 func (a *Args) arrive(t gpu.Thread, c *gin.Context) bool {
-	co, world := gin.ByWarp(t), gin.World(&a.DC)
+	co, world := gin.ByBlock(t), gin.World(&a.DC)
 	for k := int32(1); k < world.Ranks; k++ {
 		peer := (world.Rank + world.Ranks - k) % world.Ranks
 		if !a.note(c.WaitSignal(co, peer, a.Sent, 64, gin.FromPeer(world, peer))) {

@@ -51,7 +51,6 @@ func TestFormsLeaveWhatLoopsGive(t *testing.T) {
 		{"odd", 3, Options{Tiles: 7, Width: 33, Depth: 65}, doorbell.Options{}},
 		{"stores", 4, Options{Tiles: 7, Width: 12, Depth: 9, Stores: true}, doorbell.Options{}},
 		{"virtual nodes", 4, Options{Tiles: 9, Width: 4, Depth: 36, Stores: true}, doorbell.Options{RanksPerNode: 2}},
-		{"tcp", 2, Options{Tiles: 5, Width: 40, Depth: 2}, doorbell.Options{Net: "tcp"}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			x.o.Grid, x.o.Seed = grid, random.Uint64()

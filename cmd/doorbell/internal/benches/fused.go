@@ -16,16 +16,13 @@ import (
 const (
 	fusedWidth = 1024
 	fusedDepth = 64
-	fusedTile  = 4 * fusedWidth // bytes
 )
 
-// fused measures layers in three forms. A size is what a rank computes and sends to each other, in whole tiles.
+// FusedTile is the bytes of a tile. Sizes are multiples of it.
+const FusedTile = 4 * fusedWidth
+
+// fused measures layers in three forms. A size is what a rank computes and sends to each other.
 func (b *bench) fused() error {
-	for _, size := range b.cfg.Sizes {
-		if size <= 0 || size%fusedTile != 0 {
-			return fmt.Errorf("bench fused: size %d: multiples of %d, which is a tile, are accepted", size, fusedTile)
-		}
-	}
 	var err error
 	if b.scratch, err = b.c.Alloc(max(64, 8*b.c.Size())); err != nil { // for the signals
 		return err
@@ -49,7 +46,7 @@ func (b *bench) fusedGrid() doorbell.Grid {
 
 func (b *bench) fusedSize(size int64) error {
 	l, err := layers.New(b.ctx, b.c, layers.Options{
-		Tiles: int(size / fusedTile), Width: fusedWidth, Depth: fusedDepth, Seed: b.cfg.Seed, Grid: b.fusedGrid(),
+		Tiles: int(size / FusedTile), Width: fusedWidth, Depth: fusedDepth, Seed: b.cfg.Seed, Grid: b.fusedGrid(),
 		Stores: b.cfg.LSA, HostWindow: b.cfg.HostWindows,
 	})
 	if err != nil {
