@@ -45,7 +45,8 @@ func (j *job) keep(what string, rank int, b []byte) {
 }
 
 // TestDifferential runs each kernel of bench/kernels on goroutines and on a GPU with the same seed: windows, signals and
-// results are the same to the bit, times left out. (Those of examples are of main packages, which nobody imports.)
+// results are the same to the bit, times left out. (Those of examples are of main packages, which nobody imports, and those of
+// examples/fused/layers have a reference of their own.)
 func TestDifferential(t *testing.T) {
 	needGPU(t)
 	compare(t, "cuda")
