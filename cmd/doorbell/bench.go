@@ -48,7 +48,7 @@ var benchKinds = []benchKind{
 	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true},
 	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
 	{name: "fused", short: "layers that send each tile as it is computed, beside two kernels, and beside the host", long: fusedLong, ranks: 4, minRanks: 2,
-		sizes: "4K,16K,64K,256K", sizesOf: "`SIZES` of what each rank computes and sends to each other", sizesUnit: benches.FusedTile, lsa: "on"},
+		sizes: "4K,16K,64K", sizesOf: "`SIZES` of what each rank computes and sends to each other", sizesUnit: benches.FusedTile, lsa: "on"},
 	{name: "post", short: "what a put costs the device alone", ranks: 2, minRanks: 2, sizes: "8,64K", lsa: "off", hidden: true},
 	{name: "coll", short: "collectives", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on", coll: true, notBuilt: true},
 }
