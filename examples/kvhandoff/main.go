@@ -41,18 +41,18 @@ func content(rank, i, word int32) uint64 {
 //
 //gpu:kernel
 func Prefill(t gpu.Thread, a Args) {
-	c, us, world := gin.Open(&a.DC, 0), gin.ByBlock(t), gin.World(&a.DC)
+	c, world := gin.Open(&a.DC, 0), gin.World(&a.DC)
 	for i := int32(prompt - 1); i >= 0; i-- {
 		at := uint64(i) * block
 		for w := t.Index(); w < words; w += t.Threads() {
 			gpu.Cast[uint64](a.Win.Base.Byte(at)).At(int(w)).Store(content(world.Rank, i, w))
 		}
-		s := c.Put(us, world, world.Rank+world.Ranks/2, a.Win, at, a.Win, at, block, gin.StrongInc(0))
-		if t.Index() == 0 {
+		if t.SyncBlock(); t.Index() == 0 { // all threads have written their words: one sends them
+			s := c.Put(gin.ByThread(t), world, world.Rank+world.Ranks/2, a.Win, at, a.Win, at, block, gin.StrongInc(0))
 			a.Put.At(int(i)).Store(s)
 		}
 	}
-	if s := c.Flush(us); s != gin.OK {
+	if s := c.Flush(gin.ByBlock(t)); s != gin.OK {
 		panic("not all blocks left: " + s.String())
 	}
 }
