@@ -119,6 +119,9 @@ type Config struct {
 	Fault Fault
 }
 
+// String is the instance's name.
+func (c Config) String() string { return c.Name }
+
 // parts is the number of words in a slot, the cell included.
 func (c *Config) parts() int {
 	if c.Cell {

@@ -4,17 +4,17 @@ package model
 
 import "fmt"
 
-// next is a successor: the state, what led to it, and the rule it breaks, if any.
-type next struct {
-	state state
-	step  step
-	bad   string
-}
-
 // machine computes successors of one Config. It is used by one goroutine.
 type machine struct {
 	cfg *Config
-	out []next
+	forks[state]
+}
+
+func (c Config) check(limit int) (Result, error) {
+	if err := c.validate(); err != nil {
+		return Result{}, err
+	}
+	return explore(c.Name, &machine{cfg: &c}, limit)
 }
 
 func (m *machine) word(slot, w int) loc { return locSlot + loc(slot*maxWords+w) }
@@ -77,20 +77,7 @@ func (m *machine) initial() state {
 // noHint is a cleared hint (only under ClearHint).
 const noHint = 0xff
 
-func (m *machine) fork(s *state, st step) *state {
-	m.out = append(m.out, next{state: *s, step: st})
-	return &m.out[len(m.out)-1].state
-}
-
-func (m *machine) fail(format string, args ...any) {
-	n := &m.out[len(m.out)-1]
-	if n.bad == "" {
-		n.bad = fmt.Sprintf(format, args...)
-	}
-}
-
-// successors returns every step that can be the next one. The slice is reused.
-func (m *machine) successors(s *state) []next {
+func (m *machine) successors(s *state) []next[state] {
 	m.out = m.out[:0]
 	for p := range m.cfg.Programs {
 		m.producer(s, p)
@@ -132,7 +119,7 @@ func (m *machine) show(s *state, th, i int) {
 }
 
 // invariant checks what holds in each state.
-func (m *machine) invariant(n *next) {
+func (m *machine) invariant(n *next[state]) {
 	if n.bad != "" {
 		return
 	}
@@ -148,7 +135,25 @@ func (m *machine) invariant(n *next) {
 	}
 }
 
-// done reports whether all work has ended as it should: nothing lost, nothing left behind.
+func (m *machine) hash(s *state) uint64 {
+	var b [(stateBytes + 7) / 8 * 8]byte
+	s.encode(&b)
+	return hash(b[:])
+}
+
+// moved counts what is done to descriptors, not words that are read.
+func (m *machine) moved(from, to *state) bool {
+	if to.head != from.head || to.noted != from.noted || to.raised != from.raised || to.posted != from.posted {
+		return true
+	}
+	for p := range to.prod {
+		if to.prod[p].op != from.prod[p].op || to.buf[p].n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *machine) done(s *state) bool {
 	for p, prog := range m.cfg.Programs {
 		if int(s.prod[p].op) != len(prog) && s.prod[p].pc != uint8(pDead) {

@@ -18,7 +18,7 @@ type Result struct {
 	Elapsed       time.Duration
 	Violation     *Violation
 
-	taken [opCount]bool // kinds of step that occurred
+	taken [maxOpcodes]bool // kinds of step that occurred
 }
 
 // String is the one line that tests log.
@@ -47,23 +47,41 @@ func (v *Violation) String() string {
 // Stuck is the rule broken by a state from which the end of all work can't be reached.
 const Stuck = "from here no run ends with all work done"
 
-// Check visits every reachable state of cfg, breadth first, and then asks of each whether all work can still end.
+// Instance is one finite instance of a protocol: a [Config], [Hold], [Reset] or [Windows].
+type Instance interface {
+	String() string // its name
+	check(limit int) (Result, error)
+}
+
+// Check visits every reachable state of an instance, breadth first, and then asks of each whether all work can still end.
 //
-// It returns an error if cfg is out of range or has more than limit states. States are told apart by a 64-bit hash:
-// at ten million states the chance that two share one is about 1 in 200,000.
-func Check(cfg Config, limit int) (Result, error) {
-	if err := cfg.validate(); err != nil {
-		return Result{}, err
-	}
+// It returns an error if the instance is out of range or has more than limit states. States are told apart by a 64-bit
+// hash: at ten million states the chance that two share one is about 1 in 200,000.
+func Check(c Instance, limit int) (Result, error) { return c.check(limit) }
+
+// protocol is what a search walks: the states S of one instance, and the steps between them.
+type protocol[S any] interface {
+	initial() S
+	successors(*S) []next[S] // every step that can be the next one; the slice is reused
+	done(*S) bool            // all work has ended as it should: nothing lost, nothing left behind
+	hash(*S) uint64          // equal for equal states
+	moved(from, to *S) bool  // the step is more than a look
+	describe(step) string
+	summary(*S) string
+}
+
+// explore is Check for a protocol.
+func explore[S comparable](name string, m protocol[S], limit int) (Result, error) {
 	begin := time.Now()
-	sr := &search{m: machine{cfg: &cfg}, ids: newTable(), limit: limit}
+	sr := &search[S]{m: m, name: name, ids: newTable(), limit: limit}
 	err := sr.run()
 	sr.res.Elapsed = time.Since(begin)
 	return sr.res, err
 }
 
-type search struct {
-	m      machine
+type search[S comparable] struct {
+	m      protocol[S]
+	name   string
 	ids    *table
 	parent []uint32 // state from which it was found first
 	choice []uint8  // which successor of parent it was
@@ -74,11 +92,11 @@ type search struct {
 	res    Result
 }
 
-func (sr *search) run() error {
+func (sr *search[S]) run() error {
 	init := sr.m.initial()
 	sr.id(&init)
 	sr.parent, sr.choice = append(sr.parent, 0), append(sr.choice, 0)
-	level, after := []state{init}, []state(nil)
+	level, after := []S{init}, []S(nil)
 	for at := uint32(0); len(level) > 0; sr.res.Depth++ {
 		after = after[:0]
 		for i := range level {
@@ -86,9 +104,11 @@ func (sr *search) run() error {
 			if sr.m.done(&level[i]) {
 				sr.ends = append(sr.ends, at)
 			}
-			for k, n := range sr.m.successors(&level[i]) {
+			out := sr.m.successors(&level[i])
+			for k := range out {
+				n := &out[k]
 				if n.bad != "" {
-					sr.violation(at, n.bad, &n)
+					sr.violation(at, n.bad, n)
 					return nil
 				}
 				sr.res.taken[n.step.op] = true
@@ -102,7 +122,7 @@ func (sr *search) run() error {
 			at++
 		}
 		if sr.ids.n > sr.limit {
-			return fmt.Errorf("check model %q: more than %d states", sr.m.cfg.Name, sr.limit)
+			return fmt.Errorf("check model %q: more than %d states", sr.name, sr.limit)
 		}
 		level, after = after, level
 	}
@@ -112,13 +132,13 @@ func (sr *search) run() error {
 	return nil
 }
 
-func (sr *search) count() {
+func (sr *search[S]) count() {
 	sr.res.States, sr.res.Steps, sr.res.Ends = sr.ids.n, len(sr.edges), len(sr.ends)
 }
 
 // liveness finds a state from which no end can be reached. Every step stays possible or is overtaken by another, so
 // where an end is reachable from every state, a fair run (sweep and network included) comes to one.
-func (sr *search) liveness() {
+func (sr *search[S]) liveness() {
 	good := make([]bool, sr.ids.n)
 	for _, e := range sr.ends {
 		good[e] = true
@@ -157,24 +177,20 @@ func (sr *search) liveness() {
 }
 
 // still reports whether from s on everybody only looks and waits.
-func (sr *search) still(s state) bool {
-	seen := map[state]bool{s: true}
-	for todo := []state{s}; len(todo) > 0; {
+func (sr *search[S]) still(s S) bool {
+	seen := map[S]bool{s: true}
+	for todo := []S{s}; len(todo) > 0; {
 		t := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		for _, n := range sr.m.successors(&t) {
-			n := n.state
-			if n.head != s.head || n.noted != s.noted || n.raised != s.raised || n.posted != s.posted || len(seen) > 500 {
+		out := sr.m.successors(&t)
+		for k := range out {
+			n := &out[k]
+			if sr.m.moved(&s, &n.state) || len(seen) > 500 {
 				return false
 			}
-			for p := range n.prod {
-				if n.prod[p].op != s.prod[p].op || n.buf[p].n > 0 {
-					return false
-				}
-			}
-			if !seen[n] {
-				seen[n] = true
-				todo = append(todo, n)
+			if !seen[n.state] {
+				seen[n.state] = true
+				todo = append(todo, n.state)
 			}
 		}
 	}
@@ -182,9 +198,9 @@ func (sr *search) still(s state) bool {
 }
 
 // violation replays the run to state at, then last.
-func (sr *search) violation(at uint32, rule string, last *next) {
+func (sr *search[S]) violation(at uint32, rule string, last *next[S]) {
 	sr.count()
-	bad := next{}
+	bad := next[S]{}
 	if last != nil {
 		bad = *last // it lies in the slice that replay reuses
 	}
@@ -199,7 +215,7 @@ func (sr *search) violation(at uint32, rule string, last *next) {
 }
 
 // replay returns state number at, and tells each step of the run that leads to it.
-func (sr *search) replay(at uint32, tell func(step)) state {
+func (sr *search[S]) replay(at uint32, tell func(step)) S {
 	var choices []uint8
 	for s := at; s != 0; s = sr.parent[s] {
 		choices = append(choices, sr.choice[s])
@@ -216,16 +232,17 @@ func (sr *search) replay(at uint32, tell func(step)) state {
 }
 
 // id returns the number of a state, in order of discovery.
-func (sr *search) id(s *state) (uint32, bool) {
-	var b [(stateBytes + 7) / 8 * 8]byte
-	s.encode(&b)
+func (sr *search[S]) id(s *S) (uint32, bool) { return sr.ids.id(sr.m.hash(s)) }
+
+// hash is of bytes that are a multiple of 8.
+func hash(b []byte) uint64 {
 	h := uint64(0x9e3779b97f4a7c15)
 	for i := 0; i < len(b); i += 8 {
 		hi, lo := bits.Mul64(h^binary.LittleEndian.Uint64(b[i:]), 0xd6e8feb86659fd93)
 		h = bits.RotateLeft64(hi^lo, 29) + uint64(i)*0xa0761d6478bd642f
 	}
 	hi, lo := bits.Mul64(h, 0xe7037ed1a0b428db)
-	return sr.ids.id(hi ^ lo)
+	return hi ^ lo
 }
 
 // table maps hashes to numbers: open addressing, at most half full.

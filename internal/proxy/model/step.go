@@ -15,6 +15,39 @@ type step struct {
 
 type opcode uint8
 
+// maxOpcodes bounds the kinds of step of a protocol.
+const maxOpcodes = 64
+
+// next is a successor: the state, what led to it, and the rule it breaks, if any.
+type next[S any] struct {
+	state S
+	step  step
+	bad   string
+}
+
+// forks collects the successors of a state.
+type forks[S any] struct{ out []next[S] }
+
+func (f *forks[S]) fork(s *S, st step) *S {
+	f.out = append(f.out, next[S]{state: *s, step: st})
+	return &f.out[len(f.out)-1].state
+}
+
+// fail says that the last step breaks a rule.
+func (f *forks[S]) fail(format string, args ...any) {
+	n := &f.out[len(f.out)-1]
+	if n.bad == "" {
+		n.bad = fmt.Sprintf(format, args...)
+	}
+}
+
+// text is a line of a trace: who, and what, in a format that may use the step's two values.
+func (st step) text(actors, ops []string) string {
+	what := fmt.Sprintf(ops[st.op]+"%[3]s", st.a, st.b, "")
+	return fmt.Sprintf("%-10s  %s", actors[st.actor], what)
+}
+
+// The kinds of step of the queue.
 const (
 	opShow opcode = iota
 	opLoadTicket
@@ -53,11 +86,10 @@ const (
 	opSleep
 	opNoSleep
 	opBackstop
-	opCount
 )
 
-// opText has one format per opcode; %a and %b stand for the step's values.
-var opText = [...]string{
+// opText has one format per opcode; %[1] and %[2] stand for the step's values.
+var opText = []string{
 	opLoadTicket: "reads ticket = %[1]d",
 	opFetchAdd:   "takes ticket %[1]d by fetch-add",
 	opLoadCredit: "reads cached credit = %[1]d",
@@ -96,7 +128,7 @@ var opText = [...]string{
 	opBackstop:   "wakes by its backstop",
 }
 
-var actorText = [...]string{"producer 0", "producer 1", "producer 2", "thread", "assistant", "network"}
+var actorText = []string{"producer 0", "producer 1", "producer 2", "thread", "assistant", "network"}
 
 var locText = [...]string{"ticket", "credit", "hint", "consumed", "completed", "lock", "asleep", "abort", "NET"}
 
@@ -114,8 +146,7 @@ func (l loc) String() string {
 
 func (m *machine) describe(st step) string {
 	if st.op != opShow {
-		text := fmt.Sprintf(opText[st.op]+"%[3]s", st.a, st.b, "")
-		return fmt.Sprintf("%-10s  %s", actorText[st.actor], text)
+		return st.text(actorText, opText)
 	}
 	l := loc(st.a)
 	if l >= locSlot {
