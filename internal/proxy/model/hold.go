@@ -79,13 +79,12 @@ type heldOp struct {
 }
 
 type holdState struct {
-	ops      [maxHeld]heldOp // in order of the queue, the oldest that has not ended first
-	n        uint8           // of them
-	head     uint8           // all pieces of those before it are posted
-	cut      uint8           // pieces of the one at head that are
-	batch    uint8           // pieces that are prepared and not posted yet
-	failures uint8
-	dead     uint8 // a failure was seen: nothing more is posted
+	ops   [maxHeld]heldOp // in order of the queue, the oldest that has not ended first
+	n     uint8           // of them
+	head  uint8           // all pieces of those before it are posted
+	cut   uint8           // pieces of the one at head that are
+	batch uint8           // pieces that are prepared and not posted yet
+	dead  uint8           // a failure was seen: nothing more is posted
 }
 
 type holder struct {
@@ -260,11 +259,19 @@ func (m *holder) network(s *holdState, i, p uint8) {
 		return
 	}
 	m.fork(s, step{actor: 2, op: hoArrive, a: i, b: p}).ops[i].arrived |= bit
-	if m.cfg.Fails && s.failures == 0 {
-		n := m.fork(s, step{actor: 2, op: hoFail, a: i, b: p})
-		n.ops[i].failed |= bit
-		n.failures++
+	if m.cfg.Fails && !s.failed() {
+		m.fork(s, step{actor: 2, op: hoFail, a: i, b: p}).ops[i].failed |= bit
 	}
+}
+
+// failed says whether a piece has failed: what has is not dropped.
+func (s *holdState) failed() bool {
+	for _, o := range s.ops[:s.n] {
+		if o.failed != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // raise raises the signal that came with the last piece, after that piece. What it covers has to be there.
@@ -331,7 +338,7 @@ func (m *holder) hash(s *holdState) uint64 {
 	for i, o := range s.ops {
 		copy(b[5*i:], []byte{o.kind, o.arrived, o.noted, o.failed, o.raised})
 	}
-	copy(b[5*maxHeld:], []byte{s.n, s.head, s.cut, s.batch, s.failures, s.dead})
+	copy(b[5*maxHeld:], []byte{s.n, s.head, s.cut, s.batch, s.dead})
 	return hash(b[:])
 }
 

@@ -218,38 +218,51 @@ func TestSearch(t *testing.T) {
 	}
 	compared := 0
 	for _, c := range right {
-		r, err := Check(c, 15_000)
-		if err != nil {
-			continue // too large to keep whole
-		}
-		compared++
-		m := machine{cfg: &c}
-		first := m.initial()
-		seen := map[state]bool{first: true}
-		steps := 0
-		for todo := []state{first}; len(todo) > 0; {
-			s := todo[len(todo)-1]
-			todo = todo[:len(todo)-1]
-			for _, n := range m.successors(&s) {
-				steps++
-				if !seen[n.state] {
-					seen[n.state] = true
-					todo = append(todo, n.state)
-				}
-			}
-		}
-		if r.States != len(seen) || r.Steps != steps {
-			t.Errorf("%s: %v, a plain search finds %d states and %d steps", c.Name, r, len(seen), steps)
-		}
+		compared += comparePlain(t, c, &machine{cfg: &c})
 	}
-	if compared < 3 {
+	for _, c := range rightHolds {
+		compared += comparePlain(t, c, &holder{cfg: &c})
+	}
+	for _, c := range rightResets {
+		compared += comparePlain(t, c, &resetter{cfg: &c})
+	}
+	for _, c := range rightWindows {
+		compared += comparePlain(t, c, &windower{cfg: &c})
+	}
+	if compared < 10 {
 		t.Errorf("only %d instances were compared", compared)
 	}
 }
 
+// comparePlain returns 1, or 0 for an instance that is too large to keep whole.
+func comparePlain[S comparable](t *testing.T, c Instance, m protocol[S]) int {
+	r, err := Check(c, 15_000)
+	if err != nil {
+		return 0
+	}
+	first := m.initial()
+	seen := map[S]bool{first: true}
+	steps := 0
+	for todo := []S{first}; len(todo) > 0; {
+		s := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, n := range m.successors(&s) {
+			steps++
+			if !seen[n.state] {
+				seen[n.state] = true
+				todo = append(todo, n.state)
+			}
+		}
+	}
+	if r.States != len(seen) || r.Steps != steps {
+		t.Errorf("%s: %v, a plain search finds %d states and %d steps", c, r, len(seen), steps)
+	}
+	return 1
+}
+
 // TestLimits checks that an instance out of range is refused, with the value and what is accepted.
 func TestLimits(t *testing.T) {
-	for want, c := range map[string]Config{
+	for want, c := range map[string]Instance{
 		"depth 3, accepted":            base("", 3, "p"),
 		"operation 'x', accepted":      base("", 2, "px"),
 		"9 puts, accepted":             base("", 2, "ppppppppp"),
@@ -257,6 +270,19 @@ func TestLimits(t *testing.T) {
 		"modulo 8, accepted":           with(base("", 2, "ppp"), func(c *Config) { c.Wrap = 8 }),
 		"0 in flight, accepted":        with(base("", 2, "p"), func(c *Config) { c.Async = true }),
 		"3 words and a cell, accepted": with(base("", 2, "p"), func(c *Config) { c.Words, c.Cell = 3, true }),
+		`"px", accepted`:               Hold{Kinds: "px", Open: 1, Pieces: 2, Batch: 1},
+		"6 operations open, accepted":  Hold{Kinds: "p", Open: 6, Pieces: 2, Batch: 1},
+		"1 pieces, accepted":           Hold{Kinds: "p", Open: 1, Pieces: 1, Batch: 1},
+		"batches of 0, accepted":       Hold{Kinds: "p", Open: 1, Pieces: 2},
+		"7 arrivals, accepted":         Reset{Net: make([]uint8, 4), LSA: make([]uint8, 3), Ops: 1},
+		"add up to 64, accepted":       Reset{Net: []uint8{60}, LSA: []uint8{4}, Ops: 1},
+		"9 bits, accepted":             Reset{Bits: 9, Ops: 1},
+		"0 operations, accepted":       Reset{},
+		"before of 1, accepted":        Reset{Ops: 1, Before: 1, Fault: ResetExchanges},
+		"8 windows, accepted":          Windows{Registered: 8, Gens: 1, Ops: 1, Threads: 1},
+		"0 generations, accepted":      Windows{Registered: 1, Ops: 1, Threads: 1},
+		"3 threads, accepted":          Windows{Registered: 1, Gens: 1, Ops: 1, Threads: 3},
+		"3 operations of 2 threads":    Windows{Registered: 1, Gens: 1, Ops: 3, Threads: 2},
 	} {
 		if _, err := Check(c, 1000); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, expected %q", err, want)

@@ -8,6 +8,10 @@
  *
  * Planted faults, each of which must give an error: -DNOSWEEP -DFETCHADD -DWORD0 -DEARLY -DFLUSHLIES -DSIGOWN
  * -DPLAINCOMPARE (to spin -a). A lost descriptor shows as an invalid end state: everybody waits.
+ *
+ * -DHOLD: a network without order, for which the consumer holds a strong signal until all before it has completed at the
+ * target. Planted faults: -DHOLD with -DNOHOLD, -DHOLDLAST (only the operation before), -DHOLDTABLE (its own place counts
+ * too), -DLOCALONLY (completions say nothing of the target); with -DF=3, else the table hides some.
  */
 
 #ifndef D
@@ -20,7 +24,9 @@
 #ifndef GIVEUP
 #define GIVEUP 1                /* waits for credit that may time out, in all */
 #endif
+#ifndef F
 #define F 2                     /* operations in flight */
+#endif
 #define WRAP 16                 /* tickets count modulo WRAP, a multiple of 2*D */
 #ifndef START
 #define START 14                /* a multiple of 2*D, since slots begin as zeroes; the wrap is crossed */
@@ -45,6 +51,12 @@ byte slot[D*W];
 byte head;                                              /* descriptors taken, from 0 */
 byte gaveup, posted, finished;
 bit  placed[TOTAL], src[TOTAL], noted[TOTAL], raised[TOTAL];
+#ifdef HOLD
+bit  strong[TOTAL];                                     /* a put has a strong signal or none, as its producer likes */
+#define STRONG(i) strong[i]
+#else
+#define STRONG(i) 1
+#endif
 
 /* Stores that are done and not visible: slot words (0: none) and hints in order. */
 byte word[P*W], place[P];
@@ -103,6 +115,12 @@ again:		t = ticket;
 			word[id*W] = ORD(t) + 1;
 			word[id*W + 1] = ORD(t) + 1;
 			hints[id] ! (t + 1) % WRAP;
+#ifdef HOLD
+			if
+			:: strong[ORD(t)] = 1
+			:: skip
+			fi;
+#endif
 			posted++
 		}
 next:		n++; t = 0; c = 0; x = 0
@@ -128,6 +146,20 @@ next:		n++; t = 0; c = 0; x = 0
 		:: else -> break \
 		od }
 #define INFLIGHT (head - ORD(completed))
+
+#ifdef HOLD
+/* Whether the operation at head is held. */
+#define FLYING   (head - noted[0] - noted[1] - noted[2])
+#if defined(NOHOLD)
+#define HELD     0
+#elif defined(HOLDLAST)
+#define HELD     (STRONG(head) && head > 0 && !noted[head - 1])
+#elif defined(HOLDTABLE)
+#define HELD     (STRONG(head) && FLYING + 1 > 0)
+#else
+#define HELD     (STRONG(head) && FLYING > 0)
+#endif
+#endif
 
 proctype Consumer() {
 	byte seen = START, t, v0, v1;
@@ -161,6 +193,12 @@ look:	t = TICKET(head);
 	v1 = slot[(t % D)*W + 1];
 #endif
 	assert(v0 == head + 1 && v1 == head + 1);               /* whole, in order, once */
+#ifdef HOLD
+	if
+	:: HELD -> v0 = 0; v1 = 0; t = 0; goto end              /* it stays in its slot */
+	:: else -> skip
+	fi;
+#endif
 	head++;
 	consumed = (t + 1) % WRAP;
 	if
@@ -171,7 +209,7 @@ look:	t = TICKET(head);
 
 /* Strong: held until every earlier put is visible. */
 #define ALLPLACED(i) (placed[0] && ((i) < 1 || placed[1]) && ((i) < 2 || placed[2]))
-#ifdef SIGOWN
+#if defined(SIGOWN) || defined(HOLD)
 #define MAYRAISE(i) placed[i]
 #else
 #define MAYRAISE(i) ALLPLACED(i)
@@ -180,10 +218,14 @@ look:	t = TICKET(head);
 proctype Network(byte i) {
 end:	i < head;
 	do
+#if defined(HOLD) && !defined(LOCALONLY)
+	:: d_step { !src[i] && placed[i] -> src[i] = 1 }        /* complete at the target */
+#else
 	:: d_step { !src[i] -> src[i] = 1 }
+#endif
 	:: d_step { !placed[i] -> placed[i] = 1 }
-	:: d_step { !raised[i] && MAYRAISE(i) -> assert(ALLPLACED(i)); raised[i] = 1 }
-	:: src[i] && raised[i] -> break
+	:: d_step { STRONG(i) && !raised[i] && MAYRAISE(i) -> assert(ALLPLACED(i)); raised[i] = 1 }
+	:: src[i] && (raised[i] || placed[i] && !STRONG(i)) -> break
 	od
 }
 

@@ -61,6 +61,8 @@ func (c Reset) check(limit int) (Result, error) {
 		return Result{}, fmt.Errorf("check model %q: arrivals add up to %d, accepted are up to %d", c.Name, sum, maxSum)
 	case c.Bits < 0 || c.Bits > 8:
 		return Result{}, fmt.Errorf("check model %q: compares of %d bits, accepted are 0 to 8", c.Name, c.Bits)
+	case c.Fault == ResetExchanges && c.Before != 0:
+		return Result{}, fmt.Errorf("check model %q: before of %d, accepted is 0 for words that are exchanged", c.Name, c.Before)
 	case c.Ops < 1 || c.Ops > 8:
 		return Result{}, fmt.Errorf("check model %q: %d operations, accepted are 1 to 8", c.Name, c.Ops)
 	}

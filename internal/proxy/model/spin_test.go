@@ -39,6 +39,12 @@ func TestSpin(t *testing.T) {
 		{"-DEARLY", "assertion violated"},
 		{"-DFLUSHLIES", "assertion violated src[i]"},
 		{"-DSIGOWN", "assertion violated"},
+		{"-DHOLD -DF=3 -DGIVEUP=0", "errors: 0"},
+		{"-DHOLD -DF=3 -DGIVEUP=0 -DD=2 -DSTART=12", "errors: 0"},
+		{"-DHOLD -DF=3 -DGIVEUP=0 -DNOHOLD", "assertion violated ((placed[0]"},
+		{"-DHOLD -DF=3 -DGIVEUP=0 -DHOLDLAST", "assertion violated ((placed[0]"},
+		{"-DHOLD -DF=3 -DGIVEUP=0 -DHOLDTABLE", "invalid end state"},
+		{"-DHOLD -DF=3 -DGIVEUP=0 -DLOCALONLY", "assertion violated ((placed[0]"},
 	} {
 		t.Run("queue"+c.defines, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
