@@ -116,6 +116,12 @@ var holdText = []string{
 
 var holdActors = []string{"producer", "proxy", "network"}
 
+const (
+	holdProducer = iota
+	holdProxy
+	holdNetwork
+)
+
 func (m *holder) pieces(kind byte) uint8 {
 	if kind < 'a' {
 		return uint8(m.cfg.Pieces)
@@ -172,7 +178,7 @@ func (m *holder) produce(s *holdState) {
 		return
 	}
 	for _, k := range []byte(m.cfg.Kinds) {
-		n := m.fork(s, step{actor: 0, op: hoProduce, a: s.n, b: k})
+		n := m.fork(s, step{actor: holdProducer, op: hoProduce, a: s.n, b: k})
 		n.ops[s.n].kind = k
 		n.n++
 	}
@@ -190,7 +196,7 @@ func (m *holder) prepare(s *holdState) {
 		}
 	}
 	if !m.held(s, i, p) {
-		m.fork(s, step{actor: 1, op: hoPrepare, a: i, b: p}).batch++
+		m.fork(s, step{actor: holdProxy, op: hoPrepare, a: i, b: p}).batch++
 	}
 }
 
@@ -241,7 +247,7 @@ func (m *holder) held(s *holdState, i, p uint8) bool {
 func (m *holder) post(s *holdState) {
 	for took := range s.batch {
 		took++
-		n := m.fork(s, step{actor: 1, op: hoPost, a: took})
+		n := m.fork(s, step{actor: holdProxy, op: hoPost, a: took})
 		n.batch = 0
 		for range took {
 			if n.cut++; n.cut == m.pieces(n.ops[n.head].kind) {
@@ -258,9 +264,9 @@ func (m *holder) network(s *holdState, i, p uint8) {
 	if (m.posted(s, i)&^o.arrived&^o.failed)&bit == 0 {
 		return
 	}
-	m.fork(s, step{actor: 2, op: hoArrive, a: i, b: p}).ops[i].arrived |= bit
+	m.fork(s, step{actor: holdNetwork, op: hoArrive, a: i, b: p}).ops[i].arrived |= bit
 	if m.cfg.Fails && !s.failed() {
-		m.fork(s, step{actor: 2, op: hoFail, a: i, b: p}).ops[i].failed |= bit
+		m.fork(s, step{actor: holdNetwork, op: hoFail, a: i, b: p}).ops[i].failed |= bit
 	}
 }
 
@@ -281,7 +287,7 @@ func (m *holder) raise(s *holdState, i uint8) {
 	if o.kind == 'p' || o.kind == 'P' || o.raised == 1 || o.arrived&last == 0 {
 		return
 	}
-	m.fork(s, step{actor: 2, op: hoRaise, a: i}).ops[i].raised = 1
+	m.fork(s, step{actor: holdNetwork, op: hoRaise, a: i}).ops[i].raised = 1
 	first := i // of those covered
 	if o.kind != 'w' && o.kind != 'W' {
 		first = 0
@@ -306,7 +312,7 @@ func (m *holder) note(s *holdState, i, p uint8) {
 	if over&^o.noted&bit == 0 {
 		return
 	}
-	st := step{actor: 1, op: hoNote, a: i, b: p}
+	st := step{actor: holdProxy, op: hoNote, a: i, b: p}
 	if o.failed&bit != 0 {
 		st.op = hoNoteFailed
 	}

@@ -141,6 +141,11 @@ var resetText = []string{
 
 var resetActors = []string{"owner", "reader", "network", "LSA peer"}
 
+const (
+	resetNetwork = 2 + iota
+	resetPeer
+)
+
 func (m *resetter) initial() resetState {
 	b := m.cfg.Before
 	return resetState{net: b, lsa: b, offset: 2 * b, sum: b, far: b}
@@ -171,7 +176,7 @@ func (m *resetter) successors(s *resetState) []next[resetState] {
 		}
 	}
 	if s.due != 0 {
-		n := m.fork(s, step{actor: 2, op: reStore, a: s.sum})
+		n := m.fork(s, step{actor: resetNetwork, op: reStore, a: s.sum})
 		n.net, n.come, n.due = s.sum, s.come|s.due, 0
 	}
 	m.thread(s, 0)
@@ -188,13 +193,13 @@ func (m *resetter) arrive(s *resetState, i int) {
 	v, bit := m.value(i), uint8(1)<<i
 	switch {
 	case i >= len(m.cfg.Net):
-		n := m.fork(s, step{actor: 3, op: reArrive, a: v})
+		n := m.fork(s, step{actor: resetPeer, op: reArrive, a: v})
 		n.lsa, n.come = s.lsa+v, s.come|bit
 	case m.cfg.Absolute:
-		n := m.fork(s, step{actor: 2, op: reSum, a: v})
+		n := m.fork(s, step{actor: resetNetwork, op: reSum, a: v})
 		n.sum, n.due = s.sum+v, s.due|bit
 	default:
-		n := m.fork(s, step{actor: 2, op: reArrive, a: v})
+		n := m.fork(s, step{actor: resetNetwork, op: reArrive, a: v})
 		n.net, n.come = s.net+v, s.come|bit
 	}
 }
