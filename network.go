@@ -25,7 +25,7 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
 	if err != nil {
 		return err
 	}
-	c.plugin, err = netplugin.Lookup(name, netplugin.Faults{Inject: c.opt.Inject})
+	c.plugin, err = netplugin.Lookup(name, netplugin.Faults{Text: c.opt.Faults, Inject: c.opt.Inject})
 	if err == nil {
 		if p := c.plugin.Powers(); p.MaxBytes < abi.CellPayload {
 			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", c.plugin.Name(), p.MaxBytes, abi.CellPayload)

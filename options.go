@@ -41,6 +41,8 @@ type Options struct {
 	// Inject makes one thing go wrong on rank 0, to see whether it is noticed: bitflip, lostput or doublesignal. It
 	// needs a network wrapped by fault.
 	Inject string
+	// Faults is what a network wrapped by fault does wrong, on all ranks: "seed=7,reorder,delay=20" (see netplugin/fault).
+	Faults string
 	// Log is told of what cannot be an error of a call. nil: slog.Default().
 	Log *slog.Logger
 
@@ -70,6 +72,9 @@ func (o *Options) fill(lookup env.Lookup) error {
 	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
 	err = cmp.Or(err, take(lookup, env.TCPLanes, &o.lanes))
 	err = cmp.Or(err, take(lookup, env.TrafficClass, &o.TrafficClass))
+	if env.Faults.IsSet(lookup) {
+		err = cmp.Or(err, take(lookup, env.Faults, &o.Faults))
+	}
 	if env.RanksPerNode.IsSet(lookup) {
 		err = cmp.Or(err, take(lookup, env.RanksPerNode, &o.RanksPerNode))
 	}
@@ -182,6 +187,9 @@ func (o *Options) check() error {
 	case "", netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal:
 	default:
 		return fmt.Errorf("open: inject %q, %s, %s and %s are accepted", o.Inject, netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal)
+	}
+	if o.Faults != "" && !strings.Contains(o.Net, "+") {
+		return fmt.Errorf("open: faults %q on network %s: a network that is wrapped is accepted, such as fault+%s", o.Faults, o.Net, o.Net)
 	}
 	_, err := proxy.ParseMode(o.Progress)
 	return err

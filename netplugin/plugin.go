@@ -211,12 +211,27 @@ func InBounds(off, n, size uint64) bool { return n <= size && off <= size-n }
 // Wrapper makes a plugin that misbehaves out of one that does not. Tests name it in front: --net fault+shm.
 type Wrapper interface {
 	Name() string
-	// Wrap returns p with faults.
-	Wrap(p Plugin, f Faults) Plugin
+	// Wrap returns p with faults. The error lists the faults that there are.
+	Wrap(p Plugin, f Faults) (Plugin, error)
+}
+
+// Cutter is an endpoint whose links can be broken from outside, below what makes them reliable.
+type Cutter interface {
+	// Cut breaks the links to a peer as a network does, without a word to either end. Nothing is lost by it. As Forget, it
+	// comes at no time with Post or Poll.
+	Cut(peer int)
+}
+
+// Duplicator is an endpoint that can send frames twice, below what makes them arrive once.
+type Duplicator interface {
+	// Duplicate asks again, during Post and Poll, which frames to send twice. It comes before Connect.
+	Duplicate(again func() bool)
 }
 
 // Faults is what a wrapped network is to do wrong. The zero value is nothing.
 type Faults struct {
+	// Text says it in the wrapper's words, for all ranks: see package fault.
+	Text string
 	// Inject is one fault, on the first operation that fits: InjectBitFlip, InjectLostPut or InjectDoubleSignal.
 	Inject string
 	// Rank is the rank that it happens on.
@@ -271,7 +286,10 @@ func Lookup(name string, f Faults) (Plugin, error) {
 		if !ok {
 			return nil, fmt.Errorf("network %q: wrapper %q is not there; there are %s", name, w, names(wrappers))
 		}
-		p = wrap.Wrap(p, f)
+		var err error
+		if p, err = wrap.Wrap(p, f); err != nil {
+			return nil, fmt.Errorf("network %q: %w", name, err)
+		}
 	}
 	return p, nil
 }

@@ -22,8 +22,11 @@ func (n named) Name() string                                    { return string(
 func (named) Powers() netplugin.Powers                          { return netplugin.Powers{} }
 func (named) Open(netplugin.Config) (netplugin.Endpoint, error) { return nil, nil }
 func (n namedWrapper) Name() string                             { return string(n) }
-func (n namedWrapper) Wrap(p netplugin.Plugin, f netplugin.Faults) netplugin.Plugin {
-	return named(fmt.Sprintf("%s(%s,%s%d)", string(n), p.Name(), f.Inject, f.Rank))
+func (n namedWrapper) Wrap(p netplugin.Plugin, f netplugin.Faults) (netplugin.Plugin, error) {
+	if f.Text == "refuse" {
+		return nil, fmt.Errorf("%s knows no refuse", string(n))
+	}
+	return named(fmt.Sprintf("%s(%s,%s%d)", string(n), p.Name(), f.Inject, f.Rank)), nil
 }
 
 // namedWrapper writes into the name what it wrapped.
@@ -61,6 +64,14 @@ func TestLookupRefuses(t *testing.T) {
 		} else if s := err.Error(); !strings.Contains(s, c.missing+" is not there") || !strings.Contains(s, c.there) {
 			t.Errorf("lookup %q: %q (want %s is not there, and %s)", c.name, s, c.missing, c.there)
 		}
+	}
+}
+
+// TestWrapRefuses: what a wrapper refuses is an error that names the network.
+func TestWrapRefuses(t *testing.T) {
+	p, err := netplugin.Lookup("out+in+one", netplugin.Faults{Text: "refuse"})
+	if p != nil || err == nil || err.Error() != `network "out+in+one": in knows no refuse` {
+		t.Errorf("lookup: %v, error %v", p, err)
 	}
 }
 

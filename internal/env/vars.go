@@ -32,6 +32,7 @@ var (
 var (
 	RanksPerNode = intVar("DOORBELL_RANKS_PER_NODE", "", 1, math.MaxInt32, false, "cut each host into virtual nodes of so many ranks")
 	Net          = stringVar("DOORBELL_NET", "auto", "auto, a plugin's name, or fault+NAME", "network plugin")
+	Faults       = stringVar("DOORBELL_FAULTS", "", "seed=N, all, reorder[=PERCENT] and others, with commas between: see package netplugin/fault", "what a network that is wrapped by fault does wrong, for tests")
 	Interfaces   = stringVar("DOORBELL_INTERFACES", "", "names or beginnings of names, =NAME, networks as 10.1.0.0/16; ^ before one excludes it; commas between", "network interfaces to use; not set: all that are up")
 	TCPLanes     = intVar("DOORBELL_TCP_LANES", "4", 1, 16, false, "most interfaces that the tcp network uses together to reach one peer")
 	TrafficClass = intVar("DOORBELL_TRAFFIC_CLASS", "0", 0, 255, false, "traffic class (DSCP and ECN) of the network's packets")

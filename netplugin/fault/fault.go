@@ -1,13 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault wraps a network and makes it misbehave: --net fault+shm. It injects the one fault that it is asked for
-// into the first operation that fits, so that a test can see whether it is noticed.
+// Package fault wraps a network and makes it misbehave: --net fault+shm. What it does is a text, words with commas between
+// (netplugin.Faults.Text, DOORBELL_FAULTS):
+//
+//	seed=N        what is random follows from it; 1 if it is not given
+//	reorder=P     operations are put off, so that those of other contexts and peers overtake them
+//	delay=P       operations take effect late, or are reported late
+//	split=P       operations are done in 2 to 4 pieces, the signal with the last
+//	again=P       Post takes fewer operations than it is offered
+//	stall=P       the way to a peer stands for a time
+//	cut=P         a link is cut for a time: its socket really breaks where there is one; else nothing passes, and nothing is heard
+//	all           each of these
+//	duplicate=P   frames are sent twice, below what makes the network reliable; only for a network that has that (tcp)
+//	unordered     the network says that it keeps no order, and reorder overtakes within a context too
+//	kill=RANK     from some operation on, each one to that rank fails: it is lost
+//	bitflip, lostput, doublesignal
+//	              one operation of rank 0 goes wrong, as netplugin.Faults.Inject says, at a place that the seed chooses
+//
+// P is a percentage: of posts for again, of frames for duplicate, of operations for the others. Without it the usual one
+// is taken. Those up to unordered are what a network may do: whoever keeps to package netplugin survives them, and so the
+// wrapped network passes plugintest. The last ones do harm that must be noticed.
+//
+// Times are counted in Polls. Each fault draws from numbers of its own, which follow from seed, rank and fault: over a
+// network that does everything in Post, the same calls meet the same faults.
 package fault
 
 import (
 	"fmt"
 
-	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -17,94 +37,82 @@ type wrapper struct{}
 
 func (wrapper) Name() string { return "fault" }
 
-func (wrapper) Wrap(p netplugin.Plugin, f netplugin.Faults) netplugin.Plugin { return &plugin{p, f} }
+func (wrapper) Wrap(p netplugin.Plugin, f netplugin.Faults) (netplugin.Plugin, error) {
+	pl, err := parse(f.Text)
+	if err != nil {
+		return nil, err
+	}
+	skip := 0
+	if f.Inject != "" {
+		pl.inject = f.Inject
+	} else if pl.inject != "" {
+		skip = pl.chance(injects, f.Rank).below(maxSkip)
+	}
+	switch pl.inject {
+	case "", netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal:
+	default:
+		return nil, fmt.Errorf("inject %q: %s, %s and %s are accepted", pl.inject,
+			netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal)
+	}
+	return &plugin{Plugin: p, plan: pl, harmed: f.Rank, skip: skip}, nil
+}
 
 type plugin struct {
 	netplugin.Plugin
-	faults netplugin.Faults
+	plan   plan
+	harmed int // the rank on which something is injected
+	skip   int // operations that would fit, before that
 }
 
 // Name says what is wrapped: "fault+shm".
 func (p *plugin) Name() string { return "fault+" + p.Plugin.Name() }
 
+// Powers are those of what is wrapped, save that it may be asked to keep no order.
+func (p *plugin) Powers() netplugin.Powers {
+	w := p.Plugin.Powers()
+	w.Ordered = w.Ordered && !p.plan.unordered
+	return w
+}
+
+// Open makes a rank's endpoint. It says once what it will do.
 func (p *plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
-	switch p.faults.Inject {
-	case "", netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal:
-	default:
-		return nil, fmt.Errorf("open %s on rank %d: inject %q, %s, %s and %s are accepted", p.Name(), c.Rank, p.faults.Inject,
-			netplugin.InjectBitFlip, netplugin.InjectLostPut, netplugin.InjectDoubleSignal)
+	base, err := p.Plugin.Open(c)
+	if err != nil {
+		return nil, err
 	}
-	e, err := p.Plugin.Open(c)
-	if err != nil || p.faults.Inject == "" || c.Rank != p.faults.Rank {
-		return e, err
+	e := base
+	if p.plan.inject != "" && c.Rank == p.harmed {
+		e = &spoiler{Endpoint: e, inject: p.plan.inject, skip: p.skip}
 	}
-	bad := &endpoint{Endpoint: e, inject: p.faults.Inject}
-	if c, ok := e.(netplugin.Connector); ok {
-		return &connecting{bad, c}, nil
+	var u *endpoint
+	if p.plan.unruly() {
+		if u, err = newEndpoint(e, base, p.plan, c, p.Plugin.Powers()); err != nil {
+			base.Close()
+			return nil, fmt.Errorf("open %s on rank %d: %w", p.Name(), c.Rank, err)
+		}
+		e = u
 	}
-	return bad, nil
+	if c.Log != nil && e != base {
+		c.Log.Warn("fault: this network misbehaves", "rank", c.Rank, "network", p.Name(), "faults", p.plan.String())
+	}
+	if conn, ok := base.(netplugin.Connector); ok && e != base {
+		return &connecting{e, conn, u}, nil
+	}
+	return e, nil
 }
 
 // connecting is the endpoint of a network that has to be connected, and still has to.
 type connecting struct {
-	*endpoint
-	netplugin.Connector
-}
-
-type endpoint struct {
 	netplugin.Endpoint
-	inject string // what is still to happen
-	spoilt []byte
+	netplugin.Connector
+	unruly *endpoint // nil where it does not hold operations back
 }
 
-func (e *endpoint) Post(ops []netplugin.Op) int {
-	if e.inject == "" {
-		return e.Endpoint.Post(ops)
+func (c *connecting) Lose(peer int) {
+	c.Connector.Lose(peer)
+	if c.unruly != nil {
+		c.unruly.lose(peer, fmt.Errorf("rank %d: %w", peer, netplugin.ErrPeerLost))
 	}
-	for i := range ops {
-		if !e.fits(&ops[i]) {
-			continue
-		}
-		// Those before it go first; it goes alone, so that a network that takes fewer does not lose the fault.
-		if i > 0 {
-			if n := e.Endpoint.Post(ops[:i]); n < i || ops[i-1].State == netplugin.Failed {
-				return n
-			}
-		}
-		return i + e.postSpoilt(&ops[i])
-	}
-	return e.Endpoint.Post(ops)
 }
 
-func (e *endpoint) fits(op *netplugin.Op) bool {
-	if e.inject == netplugin.InjectDoubleSignal {
-		return op.Raise && op.SigAdd != 0
-	}
-	if e.inject == netplugin.InjectLostPut {
-		return op.Kind == netplugin.Put && op.Len() > 0
-	}
-	return op.Kind == netplugin.Put && len(op.Data) > 0 // no bit of what only the device reaches can be turned here
-}
-
-func (e *endpoint) postSpoilt(op *netplugin.Op) int {
-	bad := [1]netplugin.Op{*op}
-	// Bytes that are spoilt lie in no window: the device's address of the good ones goes.
-	switch e.inject {
-	case netplugin.InjectBitFlip:
-		e.spoilt = append(e.spoilt[:0], op.Data...)
-		e.spoilt[len(e.spoilt)/2] ^= 1
-		bad[0].Data, bad[0].Src, bad[0].Bytes = e.spoilt, gpu.Ptr[byte]{}, 0
-	case netplugin.InjectLostPut:
-		bad[0].Data, bad[0].Src, bad[0].Bytes = nil, gpu.Ptr[byte]{}, 0
-	case netplugin.InjectDoubleSignal:
-		bad[0].SigAdd *= 2
-	}
-	n := e.Endpoint.Post(bad[:])
-	if n == 1 {
-		op.State, op.Err = bad[0].State, bad[0].Err
-		if op.State != netplugin.Failed { // one that is refused does no harm: the fault is still to come
-			e.inject = ""
-		}
-	}
-	return n
-}
+func (c *connecting) Moved() bool { return c.Connector.Moved() || c.unruly != nil && c.unruly.moved }

@@ -75,7 +75,8 @@ type endpoint struct {
 	waste  []byte                 // where refused bytes go
 	out    []byte                 // small frames of one write
 	closed bool
-	moved  bool // by the last Poll
+	moved  bool        // by the last Poll
+	repeat func() bool // says that a frame is to be sent twice; nil: none is
 }
 
 func (e *endpoint) Export(mem []byte, signals bool) ([]byte, error) {
@@ -278,7 +279,7 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 		if len(l.later) > 0 {
 			l.catchUp()
 		}
-		if l.next < l.tail || l.controlLeft > 0 {
+		if l.next < l.tail || len(l.between) > 0 {
 			l.write()
 		}
 		l.acknowledge()
@@ -337,7 +338,7 @@ func (l *link) goodbye() {
 	var b [headerBytes]byte
 	h := header{kind: kindBye, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
 	h.encode(&b)
-	if l.nextOff == 0 && l.controlLeft == 0 {
+	if l.nextOff == 0 && len(l.between) == 0 {
 		_, _ = unix.Write(l.fd, b[:]) // a peer that does not get it finds out by itself
 	}
 }

@@ -69,8 +69,8 @@ type link struct {
 	tx                []txItem
 	acked, next, tail uint64
 	nextOff           int
-	control           [headerBytes]byte // an acknowledgement that was written in part
-	controlLeft       int
+	between           []byte            // what is left of a frame that has no place in tx, or that stands there and goes once more
+	control           [headerBytes]byte // an acknowledgement, for between
 
 	// Receiving.
 	rx        []byte
@@ -121,7 +121,7 @@ func (l *link) push(h *header, data []byte, token uint64, want bool) uint64 {
 
 // write sends what is queued until the socket takes no more.
 func (l *link) write() {
-	for l.fd >= 0 && (l.next < l.tail || l.controlLeft > 0) {
+	for l.fd >= 0 && (l.next < l.tail || len(l.between) > 0) {
 		var n int
 		var err error
 		if small := l.gather(); len(small) > 0 {
@@ -139,11 +139,11 @@ func (l *link) write() {
 	}
 }
 
-// gather is the small frames that come next, one behind the other, or what is left of an acknowledgement; empty when
-// a large frame comes next. Copying them is cheaper than having the kernel collect them.
+// gather is the small frames that come next, one behind the other, or what is left of one between them; empty when a
+// large frame comes next. Copying them is cheaper than having the kernel collect them.
 func (l *link) gather() []byte {
-	if l.controlLeft > 0 {
-		return l.control[headerBytes-l.controlLeft:]
+	if len(l.between) > 0 {
+		return l.between
 	}
 	out, skip := l.e.out[:0], l.nextOff
 	for i := l.next; i < l.tail; i++ {
@@ -199,8 +199,8 @@ func add(iov [][]byte, b []byte, skip *int) [][]byte {
 
 // wrote moves on by n bytes.
 func (l *link) wrote(n int) {
-	if l.controlLeft > 0 {
-		l.controlLeft -= n
+	if len(l.between) > 0 {
+		l.between = l.between[n:]
 		return
 	}
 	l.nextOff += n
@@ -216,12 +216,15 @@ func (l *link) wrote(n int) {
 			l.noes = l.noes[1:]
 		}
 		l.told, l.toldBytes = l.rxSeq, 0
+		if l.nextOff == 0 && l.e.repeat != nil && l.e.repeat() {
+			l.between = append(append([]byte(nil), it.head[:]...), it.data...)
+		}
 	}
 }
 
 // acknowledge says by itself what took effect, when no frame has said it for long.
 func (l *link) acknowledge() {
-	if l.fd < 0 || l.rxSeq == l.told || l.next < l.tail || l.controlLeft > 0 || len(l.noes) > 0 {
+	if l.fd < 0 || l.rxSeq == l.told || l.next < l.tail || len(l.between) > 0 || len(l.noes) > 0 {
 		return
 	}
 	if l.rxSeq-l.told < ackFrames && l.toldBytes < ackBytes && l.idle < ackPasses {
@@ -229,7 +232,7 @@ func (l *link) acknowledge() {
 	}
 	h := header{kind: kindAck, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
 	h.encode(&l.control)
-	l.controlLeft = headerBytes
+	l.between = l.control[:]
 	l.told, l.toldBytes = l.rxSeq, 0
 	l.write()
 }
@@ -269,7 +272,7 @@ func (l *link) lose(cause error) {
 		unix.Close(l.fd)
 		l.fd = -1
 	}
-	l.r, l.w, l.body, l.controlLeft = 0, 0, nil, 0
+	l.r, l.w, l.body, l.between = 0, 0, nil, nil
 	l.nextOff = 0
 	if errors.Is(cause, errWire) {
 		l.kill(cause)
@@ -321,7 +324,7 @@ func (l *link) adopt() {
 		unix.Close(l.fd)
 	}
 	l.fd, l.broken = a.fd, false
-	l.r, l.w, l.body, l.controlLeft, l.nextOff = 0, 0, nil, 0, 0
+	l.r, l.w, l.body, l.between, l.nextOff = 0, 0, nil, nil, 0
 	l.next = max(l.next, a.seen) // what it says it has was sent
 	if err := l.took(a.seen); err != nil {
 		l.lose(err)
