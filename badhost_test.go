@@ -47,6 +47,9 @@ func TestBadOptions(t *testing.T) {
 		{2, doorbell.Options{Backend: "gdaki"}, []string{"gdaki", "not built yet"}},
 		{2, doorbell.Options{Device: "abacus"}, []string{`device "abacus"`, "soft"}},
 		{2, doorbell.Options{Progress: "never"}, []string{`progress "never"`, "thread", "assisted"}},
+		{2, doorbell.Options{Net: "shm", Faults: "all"}, []string{`faults "all" on network shm`, "fault+shm"}},
+		{2, doorbell.Options{Net: "fault+shm", Faults: "rain"}, []string{`faults "rain"`, "seed=N", "reorder[=0..100]"}},
+		{2, doorbell.Options{Net: "fault+shm", Faults: "duplicate"}, []string{"duplicate=20", "tcp"}},
 		{2, doorbell.Options{Inject: "rain"}, []string{`inject "rain"`, "bitflip", "lostput", "doublesignal"}},
 	} {
 		cs, err := doorbell.Local(c.n, c.o)

@@ -30,6 +30,7 @@ type endpoint struct {
 	lanes map[laneKey]*lane
 	lost  map[int32]error // peers
 	got   [maxPoll]netplugin.Completion
+	piece [1]netplugin.Op // for the network's Post
 	late  []lateEnd
 	done  []netplugin.Completion
 	sizes map[netplugin.Region]uint64
@@ -48,14 +49,24 @@ type laneKey struct{ context, peer int32 }
 
 // lane is what operations are ordered in.
 type lane struct {
-	dead    error  // one of its operations failed: no later one takes effect
+	posted  int    // operations
+	dead    error  // one of them failed: no later one takes effect
+	deadAt  int    // its number
 	blocked uint64 // pass in which none of it goes any more
+}
+
+// fail notes the failure of operation number at.
+func (l *lane) fail(at int, err error) {
+	if l.dead == nil || at < l.deadAt {
+		l.dead, l.deadAt = err, at
+	}
 }
 
 // item is an operation that was taken.
 type item struct {
 	op     netplugin.Op
 	lane   *lane
+	at     int    // number in its lane
 	due    uint64 // step from which on it may go
 	off    int    // times that it was put off
 	sent   int    // bytes that have gone
@@ -153,13 +164,14 @@ func (e *endpoint) take(op *netplugin.Op) {
 		l = &lane{}
 		e.lanes[key] = l
 	}
+	l.posted++
 	i := int32(len(e.items))
 	if n := len(e.spare); n > 0 {
 		i, e.spare = e.spare[n-1], e.spare[:n-1]
 	} else {
 		e.items = append(e.items, item{})
 	}
-	e.items[i] = item{op: *op, lane: l, due: e.step + e.delay.time(), pieces: e.split.pieces(op, e.whole(op))}
+	e.items[i] = item{op: *op, lane: l, at: l.posted, due: e.step + e.delay.time(), pieces: e.split.pieces(op, e.whole(op))}
 	e.held = append(e.held, i)
 	e.stall.look(e.step, op.Peer)
 	if int(op.Peer) != e.rank {
@@ -207,7 +219,7 @@ func (e *endpoint) send(i int32) bool {
 	if err := e.lost[it.op.Peer]; err != nil {
 		return e.fail(i, err)
 	}
-	if it.lane.dead != nil {
+	if it.lane.dead != nil && it.at >= it.lane.deadAt {
 		return e.fail(i, former(&it.op, it.lane.dead))
 	}
 	if e.ordered && it.lane.blocked == e.step {
@@ -222,18 +234,19 @@ func (e *endpoint) send(i int32) bool {
 			it.lane.blocked = e.step
 			return false
 		}
-		piece := [1]netplugin.Op{e.split.next(it)}
-		piece[0].Token = uint64(i)
-		if e.Endpoint.Post(piece[:]) == 0 {
+		piece := &e.piece[0]
+		*piece = e.split.next(it)
+		piece.Token = uint64(i)
+		if e.Endpoint.Post(e.piece[:]) == 0 {
 			it.lane.blocked = e.step
 			return false
 		}
-		if piece[0].State == netplugin.Failed {
-			return e.fail(i, piece[0].Err)
+		if piece.State == netplugin.Failed {
+			return e.fail(i, piece.Err)
 		}
-		it.sent += piece[0].Len()
+		it.sent += piece.Len()
 		it.pieces--
-		if piece[0].State == netplugin.Posted {
+		if piece.State == netplugin.Posted {
 			it.flying++
 		}
 	}
@@ -253,9 +266,7 @@ func (e *endpoint) fail(i int32, err error) bool {
 	if it.err == nil {
 		it.err = err
 	}
-	if it.lane.dead == nil {
-		it.lane.dead = err
-	}
+	it.lane.fail(it.at, err)
 	e.ended(i)
 	return true
 }
@@ -288,7 +299,8 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 		case it.pieces == 0:
 			e.fail(i, c.Err)
 		default: // it is held: its lane is dead, and so it ends with the next pass
-			it.err, it.lane.dead = c.Err, c.Err
+			it.err = c.Err
+			it.lane.fail(it.at, c.Err)
 		}
 	}
 	e.late = slices.DeleteFunc(e.late, func(l lateEnd) bool {

@@ -8,23 +8,41 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"strings"
 	"testing"
 
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/netplugin"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 	"github.com/doorbell-net/doorbell/netplugin/plugintest"
 	"github.com/doorbell-net/doorbell/netplugin/shm"
+	_ "github.com/doorbell-net/doorbell/netplugin/tcp"
 )
 
-// TestConformance: without a fault, or with one on a rank that is not there, the wrapped network keeps every rule.
+// TestConformance: a network that does what a network may do wrong passes the kit all the same, with each fault by itself
+// and with all.
 func TestConformance(t *testing.T) {
-	for _, f := range []netplugin.Faults{{}, {Inject: netplugin.InjectBitFlip, Rank: 17}} {
-		t.Run(fmt.Sprintf("inject=%s", f.Inject), func(t *testing.T) {
-			plugintest.Run(t, func(t testing.TB) plugintest.Harness {
-				return plugintest.Harness{Plugin: lookup(t, "fault+shm", f), Histories: 10}
+	for _, c := range []struct {
+		net    string
+		faults []string
+	}{
+		{"shm", []string{"", "reorder", "delay", "split", "again", "stall", "cut", "all", "all,unordered"}},
+		{"tcp", []string{"reorder", "delay", "split", "again", "stall", "cut", "duplicate", "all,duplicate", "all,duplicate,unordered"}},
+	} {
+		for _, text := range c.faults {
+			t.Run(c.net+","+text, func(t *testing.T) {
+				plugintest.Run(t, func(t testing.TB) plugintest.Harness {
+					f := netplugin.Faults{Text: text}
+					if text != "" {
+						f.Text = fmt.Sprintf("seed=%d,%s", testenv.Seed, text)
+					}
+					t.Logf("DOORBELL_SEED=%d", testenv.Seed)
+					return plugintest.Harness{Plugin: lookup(t, "fault+"+c.net, f), Seed: testenv.Seed, Histories: 5,
+						Allocates: c.net == "tcp" && (strings.Contains(text, "cut") || strings.Contains(text, "all"))} // a socket that is made again
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ package plugintest
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -13,13 +15,12 @@ import (
 )
 
 // meet connects the endpoints of a world that have to be.
-func (w *world) meet() {
-	w.t.Helper()
+func (w *world) meet() error {
 	addrs := make([][]byte, len(w.ranks))
 	for r, m := range w.ranks {
 		c, ok := m.ep.(netplugin.Connector)
 		if !ok {
-			return
+			return nil
 		}
 		addrs[r] = c.Address()
 	}
@@ -28,14 +29,14 @@ func (w *world) meet() {
 	var wg sync.WaitGroup
 	errs := make([]error, len(w.ranks))
 	for r, m := range w.ranks {
-		wg.Go(func() { errs[r] = m.ep.(netplugin.Connector).Connect(ctx, addrs) })
+		wg.Go(func() {
+			if err := m.ep.(netplugin.Connector).Connect(ctx, addrs); err != nil {
+				errs[r] = fmt.Errorf("connect rank %d: %w", r, err)
+			}
+		})
 	}
 	wg.Wait()
-	for r, err := range errs {
-		if err != nil {
-			w.t.Fatalf("connect rank %d: %v", r, err)
-		}
-	}
+	return errors.Join(errs...)
 }
 
 // auth says who it is and believes what it is told: the kit is about bytes. Ranks of a job prove themselves.

@@ -32,6 +32,10 @@ type Harness struct {
 	Seed uint64
 	// Histories is how many random ones are tried; default 30.
 	Histories int
+	// Allocates: operations may allocate, as those of a network that breaks on purpose do.
+	Allocates bool
+
+	epoch func(rank int) uint32 // of a world's ranks; nil: 0
 }
 
 func (h *Harness) fill() {
@@ -66,14 +70,26 @@ type check struct {
 var checks = []check{
 	{"open", checkOpen},
 	{"put", checkPut},
+	{"limit", checkLimit},
+	{"large-offsets", checkLargeOffsets},
 	{"signal", checkSignal},
+	{"alignment", checkAlignment},
 	{"get", checkGet},
+	{"get-order", checkGetOrder},
 	{"payload-first", checkPayloadFirst},
+	{"weak", checkWeak},
 	{"concurrent", checkConcurrent},
 	{"history", checkHistory},
+	{"burst", checkBurst},
+	{"contexts", checkContexts},
+	{"no-room", checkNoRoom},
 	{"bounds", checkBounds},
 	{"failure", checkFailure},
 	{"regions", checkRegions},
+	{"many-regions", checkManyRegions},
+	{"withdraw", checkWithdraw},
+	{"lose", checkLose},
+	{"epoch", checkEpoch},
 	{"close", checkClose},
 	{"allocations", checkAllocations},
 }

@@ -14,9 +14,9 @@ import (
 
 // TestRight: plugins that keep the rules pass, in whatever manner they work.
 func TestRight(t *testing.T) {
-	for _, p := range []*toy{{}, {async: true}} {
+	for _, p := range []*toy{{}, {async: true}, {async: true, far: true}} {
 		for _, ranks := range []int{2, 3} {
-			t.Run(fmt.Sprintf("async=%v,ranks=%d", p.async, ranks), func(t *testing.T) {
+			t.Run(fmt.Sprintf("async=%v,far=%v,ranks=%d", p.async, p.far, ranks), func(t *testing.T) {
 				Run(t, func(testing.TB) Harness { return Harness{Plugin: p, Ranks: ranks} })
 			})
 		}
@@ -35,6 +35,7 @@ func TestBroken(t *testing.T) {
 	for _, b := range []struct {
 		breaks string
 		async  bool
+		far    bool
 		check  string
 		says   string
 	}{
@@ -63,7 +64,7 @@ func TestBroken(t *testing.T) {
 		{breaks: "write past the end", check: "bounds", says: "bytes are wrong"},
 		{breaks: "raise, then fail", check: "bounds", says: "signal 0 of rank 1 is 1"},
 		{breaks: "overflow", check: "bounds", says: "panic"},
-		{breaks: "misaligned", check: "bounds", says: "no multiple of 8 was not refused"},
+		{breaks: "misaligned", check: "alignment", says: "was not refused"},
 		{breaks: "kind", check: "bounds", says: "of kind 0 was not refused"},
 		{breaks: "go on", check: "failure", says: "takes nothing after one that failed"},
 		{breaks: "late go on", async: true, check: "failure", says: "and the later"},
@@ -72,16 +73,29 @@ func TestBroken(t *testing.T) {
 		{breaks: "region reuse", check: "regions", says: "gave region"},
 		{breaks: "close", check: "close", says: "close number 2"},
 		{breaks: "close, go on", check: "close", says: "closed"},
+		{breaks: "limit", check: "limit", says: "bytes are wrong"},
+		{breaks: "32 bits", check: "large-offsets", says: "wrote to offset"},
+		{breaks: "get late", async: true, check: "get-order", says: "between two puts"},
+		{breaks: "weak early", check: "weak", says: "not its payload"},
+		{breaks: "takes more", async: true, check: "burst", says: "not on its way"},
+		{breaks: "touches more", async: true, check: "burst", says: "and set State"},
+		{breaks: "context 8 bits", async: true, check: "contexts", says: "a former operation failed"},
+		{breaks: "drop without room", async: true, check: "no-room", says: "no end within"},
+		{breaks: "few regions", check: "many-regions", says: "bytes are wrong"},
+		{breaks: "withdraw", async: true, far: true, check: "withdraw", says: "after it was withdrawn"},
+		{breaks: "lose, silent", async: true, far: true, check: "lose", says: "no end within"},
+		{breaks: "lose, go on", async: true, far: true, check: "lose", says: "want what wraps ErrPeerLost"},
+		{breaks: "epoch", async: true, far: true, check: "epoch", says: "of another epoch was done"},
 		{breaks: "allocate", check: "allocations", says: "want none"},
 	} {
 		seen[b.check] = true
 		t.Run(b.breaks+"/"+b.check, func(t *testing.T) {
-			p := &toy{breaks: b.breaks, async: b.async}
+			p := &toy{breaks: b.breaks, async: b.async, far: b.far}
 			said := record(t, b.check, Harness{Plugin: p, Deadline: 100 * time.Millisecond, Seed: 5})
 			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, b.says) }) {
 				t.Errorf("check %q said %q (want one that has %q)", b.check, said, b.says)
 			}
-			if said := record(t, b.check, Harness{Plugin: &toy{async: b.async}, Seed: 5}); len(said) > 0 {
+			if said := record(t, b.check, Harness{Plugin: &toy{async: b.async, far: b.far}, Seed: 5}); len(said) > 0 {
 				t.Errorf("check %q said %q of a right plugin", b.check, said)
 			}
 		})

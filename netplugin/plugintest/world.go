@@ -79,13 +79,28 @@ type flight struct {
 
 func newWorld(t testing.TB, h Harness, size int) *world {
 	t.Helper()
+	w := openWorld(t, h, size)
+	if err := w.meet(); err != nil {
+		t.Fatal(err)
+	}
+	w.introduce()
+	return w
+}
+
+// openWorld makes endpoints and memory of ranks that have not met.
+func openWorld(t testing.TB, h Harness, size int) *world {
+	t.Helper()
 	w := &world{
 		t: t, h: h, powers: h.Plugin.Powers(), rng: rand.New(rand.NewPCG(h.Seed, uint64(size))), size: size,
 		bytes: rand.NewChaCha8([32]byte(binary.NativeEndian.AppendUint64(make([]byte, 24, 32), h.Seed))),
 		lanes: map[lane]*laneState{}, token: h.Seed,
 	}
 	for r := range h.Ranks {
-		ep, err := h.Plugin.Open(netplugin.Config{Rank: r, Ranks: h.Ranks, Auth: auth(r), Timeout: h.Deadline})
+		c := netplugin.Config{Rank: r, Ranks: h.Ranks, Auth: auth(r), Timeout: h.Deadline}
+		if h.epoch != nil {
+			c.Epoch = h.epoch(r)
+		}
+		ep, err := h.Plugin.Open(c)
 		if err != nil {
 			t.Fatalf("open rank %d of %d: %v", r, h.Ranks, err)
 		}
@@ -101,14 +116,18 @@ func newWorld(t testing.TB, h Harness, size int) *world {
 		m.data.key = w.export(r, m.data.mem, false)
 		m.sigs.key = w.export(r, m.sigs.mem, true)
 	}
-	w.meet()
+	return w
+}
+
+// introduce makes each rank's memory known to all.
+func (w *world) introduce() {
+	w.t.Helper()
 	for r, m := range w.ranks {
 		for p := range w.ranks {
 			m.toData = append(m.toData, w.use(r, p, &w.ranks[p].data))
 			m.toSigs = append(m.toSigs, w.use(r, p, &w.ranks[p].sigs))
 		}
 	}
-	return w
 }
 
 func guarded(n int) memory {
@@ -203,10 +222,13 @@ func (w *world) send(from int, ops ...netplugin.Op) {
 	for i := range ops {
 		w.expect(&ops[i])
 	}
-	if n := w.post(from, ops); n < len(ops) || ops[n-1].State == netplugin.Failed {
-		w.t.Fatalf("rank %d to rank %d: operation %d of %d failed: %v", from, ops[n-1].Peer, n-1, len(ops), ops[n-1].Err)
-	}
+	n := w.post(from, ops)
 	w.finish()
+	for i := range ops[:n] {
+		if ops[i].State == netplugin.Failed {
+			w.t.Fatalf("rank %d to rank %d: operation %d of %d failed: %v", from, ops[i].Peer, i, len(ops), ops[i].Err)
+		}
+	}
 }
 
 // deadline fails the test when the world's time for one wait is over.

@@ -71,6 +71,7 @@ type link struct {
 	nextOff           int
 	between           []byte            // what is left of a frame that has no place in tx, or that stands there and goes once more
 	control           [headerBytes]byte // an acknowledgement, for between
+	twice             []byte            // a frame that goes once more, for between
 
 	// Receiving.
 	rx        []byte
@@ -217,7 +218,8 @@ func (l *link) wrote(n int) {
 		}
 		l.told, l.toldBytes = l.rxSeq, 0
 		if l.nextOff == 0 && l.e.repeat != nil && l.e.repeat() {
-			l.between = append(append([]byte(nil), it.head[:]...), it.data...)
+			l.twice = append(append(l.twice[:0], it.head[:]...), it.data...)
+			l.between = l.twice
 		}
 	}
 }
