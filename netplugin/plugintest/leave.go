@@ -105,7 +105,7 @@ func (w *world) reach(from, to int) {
 // checkEpoch: a network that connects moves nothing between ranks of different member sets: they do not meet, or their
 // operations fail.
 func checkEpoch(t testing.TB, h Harness) {
-	h.Ranks, h.Deadline = 2, h.Deadline/5
+	h.Ranks, h.Deadline = 2, h.Deadline/10
 	h.epoch = func(rank int) uint32 { return uint32(7 + rank) }
 	w := openWorld(t, h, 64)
 	if _, ok := w.ranks[0].ep.(netplugin.Connector); !ok || w.powers.Mapped {
@@ -114,7 +114,7 @@ func checkEpoch(t testing.TB, h Harness) {
 	if w.meet() != nil {
 		return
 	}
-	w.h.Deadline *= 5
+	w.h.Deadline *= 10
 	w.introduce()
 	for from := range w.ranks {
 		if w.fails(from, w.raising(from, w.put(from, 1-from, 0, 8, w.random(8)), 0, 1)) == nil {
