@@ -15,11 +15,15 @@ import (
 func TestProgramsOverFaults(t *testing.T) {
 	// Over tcp each cut takes as long as connecting does: in a short run a few programs meet some.
 	few := []string{"puts", "values", "flush", "reset", "contexts"}
+	var all []string
+	if raceOn {
+		all = few
+	}
 	for _, c := range []struct {
 		net, faults string
 		programs    []string // nil: all
 	}{
-		{"fault+shm", "all", nil}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few}, {"fault+tcp", "all,duplicate", few},
+		{"fault+shm", "all", all}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few}, {"fault+tcp", "all,duplicate", few},
 	} {
 		faults := fmt.Sprintf("seed=%d,%s", testenv.Seed, c.faults)
 		t.Run(c.net+","+c.faults, func(t *testing.T) {

@@ -43,12 +43,18 @@ func checkWithdraw(t testing.TB, h Harness) {
 	if !bytes.Equal(then, extra.mem) {
 		t.Errorf("a region was written after it was withdrawn")
 	}
-	late := w.put(0, 1, n, 0, w.random(8))
-	late.Dst = region
-	if w.fails(0, late) == nil || !bytes.Equal(then, extra.mem) {
+	bad := []netplugin.Op{w.put(0, 1, n, 0, w.random(8)), w.raising(0, w.put(0, 1, n, 16, w.random(8)), n, 1)}
+	bad[0].Dst = region
+	taken := w.post(0, bad)
+	if w.finish(); bad[0].State != netplugin.Failed || !bytes.Equal(then, extra.mem) {
 		t.Errorf("a put to a region that was withdrawn was not refused")
 	}
-	w.send(0, w.raising(0, w.put(0, 1, n+1, 8, w.random(8)), n, 1))
+	if taken == 2 && bad[1].State == netplugin.Done {
+		if w.expect(&bad[1]); w.powers.Ordered {
+			t.Errorf("a put to a region that was withdrawn failed, and the later one of its context was done")
+		}
+	}
+	w.send(0, w.raising(0, w.put(0, 1, n+1, 8, w.random(8)), n+1, 1))
 	w.verify("after a region was withdrawn: other regions")
 }
 

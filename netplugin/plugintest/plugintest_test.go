@@ -83,6 +83,7 @@ func TestBroken(t *testing.T) {
 		{breaks: "drop without room", async: true, check: "no-room", says: "no end within"},
 		{breaks: "few regions", check: "many-regions", says: "bytes are wrong"},
 		{breaks: "withdraw", async: true, far: true, check: "withdraw", says: "after it was withdrawn"},
+		{breaks: "late go on", async: true, far: true, check: "withdraw", says: "and the later"},
 		{breaks: "lose, silent", async: true, far: true, check: "lose", says: "no end within"},
 		{breaks: "lose, go on", async: true, far: true, check: "lose", says: "want what wraps ErrPeerLost"},
 		{breaks: "epoch", async: true, far: true, check: "epoch", says: "of another epoch was done"},
