@@ -39,9 +39,6 @@ func (w *world) sizes() []int {
 	return slices.DeleteFunc(s, func(n int) bool { return n > w.most() })
 }
 
-// usual is the most bytes of an operation where its size is not the point: a larger one takes longer and shows no more.
-const usual = 64 << 10
-
 // most is MaxBytes, or less.
 func (w *world) most() int { return min(w.powers.MaxBytes, usual) }
 

@@ -90,6 +90,9 @@ func TestBroken(t *testing.T) {
 		{breaks: "allocate", check: "allocations", says: "want none"},
 	} {
 		seen[b.check] = true
+		if b.check == "large-offsets" && raceEnabled {
+			continue // not tried there
+		}
 		t.Run(b.breaks+"/"+b.check, func(t *testing.T) {
 			p := &toy{breaks: b.breaks, async: b.async, far: b.far}
 			said := record(t, b.check, Harness{Plugin: p, Deadline: 100 * time.Millisecond, Seed: 5})

@@ -5,3 +5,6 @@
 package plugintest
 
 const raceEnabled = true
+
+// usual is less than without the race detector, which looks at each byte.
+const usual = 8 << 10
