@@ -25,7 +25,8 @@ import (
 
 // Powers is what a network declares about itself. Core supplies what is missing, or refuses at creation.
 type Powers struct {
-	// Ordered: operations of one (context, peer) take effect at the target in the order in which they were posted.
+	// Ordered: operations of one (context, peer) take effect at the target in the order in which they were posted. A signal
+	// comes after its own payload on every network.
 	Ordered bool
 	// RemoteCompletion: an operation is reported as done only when its bytes are visible at the target.
 	RemoteCompletion bool
@@ -135,7 +136,8 @@ type Endpoint interface {
 	// rest. Of each that it took it sets State and, when that is Failed, Err. Done ones need no Poll.
 	//
 	// It takes nothing after one that failed. When an operation fails later, no later one of the same (context, peer)
-	// takes effect: a signal would cover what never came.
+	// takes effect on an Ordered network: a signal would cover what never came. Those that another one may have overtaken
+	// already end as they do.
 	Post(ops []Op) int
 	// Poll reports operations that ended since, at most len(done) of them, in any order.
 	Poll(done []Completion) int

@@ -22,7 +22,7 @@ type endpoint struct {
 	ordered bool // of one (context, peer) an operation goes when those before it have gone
 	moved   bool // the last Poll handed something on
 	closed  bool
-	step    uint64 // Polls
+	step    uint64 // calls of Post and Poll
 
 	items []item  // by the token that the network gets
 	spare []int32 // of items

@@ -21,8 +21,9 @@
 // is taken. Those up to unordered are what a network may do: whoever keeps to package netplugin survives them, and so the
 // wrapped network passes plugintest. The last ones do harm that must be noticed.
 //
-// Times are counted in Polls. Each fault draws from numbers of its own, which follow from seed, rank and fault: over a
-// network that does everything in Post, the same calls meet the same faults.
+// Times are counted in calls of Post and Poll. Each fault draws from numbers of its own, which follow from seed, rank and
+// fault: over a network that does everything in Post, the same calls meet the same faults. Links that break allocate; nothing
+// else does.
 package fault
 
 import (

@@ -153,5 +153,5 @@ func (c chance) hit() bool { return c.percent > 0 && c.rng.IntN(100) < c.percent
 // below is a number from 0 to n-1.
 func (c chance) below(n int) int { return c.rng.IntN(n) }
 
-// steps is a time, in Polls: 1 to n.
+// steps is a time, in calls of Post and Poll: 1 to n.
 func (c chance) steps(n int) uint64 { return 1 + uint64(c.rng.IntN(n)) }

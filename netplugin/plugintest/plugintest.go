@@ -8,8 +8,25 @@
 //	}
 //
 // Each check makes a world of ranks with an endpoint each, guarded memory, and a dumb model of what that memory must
-// hold. It reads a rank's memory only when the plugin's powers say that it is complete there. Run the tests under -race
-// too: a payload that a signal does not order is reported there and may not show elsewhere.
+// hold. It reads a rank's memory only when the plugin's powers say that it is complete there. What is random follows from
+// a seed that is logged.
+//
+// # How to test a network of your own
+//
+// A plugin may stand in any module; testdata/mailbox is a whole one, with its tests. Write the powers first: the kit holds
+// the plugin against what it declares, so less is easier, and Core supplies what is missing or refuses. Then run, in this
+// order,
+//
+//	go test -run Conformance                 # every rule, in seconds
+//	go test -run Conformance -race           # a payload that no signal orders is reported here, and may not show elsewhere
+//	DOORBELL_LONG=1 go test -run Conformance # also each byte of a region above 4 GiB
+//
+// and the same over the plugin made worse, since what never happens on your desk does elsewhere: import package
+// netplugin/fault, and give as Harness.Plugin what netplugin.Lookup("fault+foo", netplugin.Faults{Text: "all"}) finds.
+// With History, try as many seeds as there is time for.
+//
+// A failure names its check; "-run Conformance/weak" repeats one. What each one holds is in the comment of its function:
+// checkWeak, and so on. Checks of what a plugin does not have (an endpoint that connects, say) pass at once.
 package plugintest
 
 import (
