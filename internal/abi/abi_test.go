@@ -81,12 +81,28 @@ func TestDescRoundTrip(t *testing.T) {
 	})
 }
 
+// Each field comes back whole at the largest value that the layout holds, and one more is refused where its type has one.
 func TestDescRefusesWhatItCannotHold(t *testing.T) {
-	for _, d := range []abi.Desc{
-		{Size: 1 << 48}, {Op: 32}, {DstOff: 1 << 63}, {SigOff: 1 << 63}, {DstGen: 1 << 31}, {Version: 16}, {Counter: 1 << 31}, {SigGen: 1 << 27},
-	} {
-		if d.Fits() {
-			t.Errorf("%+v said to fit", d)
+	for _, f := range abi.Layout {
+		bits := 0
+		for _, p := range f.Parts {
+			bits += p.Bits
+		}
+		var d, got abi.Desc
+		var w [abi.DescWords]uint64
+		v := reflect.ValueOf(&d).Elem().FieldByName(f.Name)
+		most := uint64(1)<<bits - 1
+		v.SetUint(most)
+		d.Encode(&w, 0)
+		got.Decode(&w)
+		if !d.Fits() || got != d {
+			t.Errorf("%s of %#x: fits %v, comes back as %+v", f.Name, most, d.Fits(), got)
+		}
+		if bits == v.Type().Bits() {
+			continue
+		}
+		if v.SetUint(most + 1); d.Fits() {
+			t.Errorf("%s of %#x is said to fit", f.Name, most+1)
 		}
 	}
 }

@@ -245,34 +245,67 @@ func (r *rig) signal() abi.Desc {
 }
 
 // TestFullTable has a network that ends nothing: the owner takes as many as its table holds and no more, and goes on
-// when some end.
+// when some end. There are one fewer than that, as many, one more, and many more.
 func TestFullTable(t *testing.T) {
-	for _, table := range []int{1, 2, 31, 32, 33, 1024} {
-		s := shape{contexts: 1, peers: 2, depth: 1024, signals: 1, counters: 1, maxBytes: 1 << 20}
-		f := newFakeRig(t, s, testenv.Random(t), table)
-		f.net.late = 1
-		for range 1024 {
-			d := f.signal()
-			d.Flags |= abi.FlagCounter
-			f.produce(0, 0, d, nil, true)
-			f.produce(0, 1, d, nil, true)
+	for _, table := range []int{1, 2, 31, 32, 33, 128, 1024, 2048} {
+		for _, total := range []int{table - 1, table, table + 1, 2*table + 100} {
+			s := shape{contexts: 1, peers: 2, depth: 4096, signals: 1, counters: 1, maxBytes: 1 << 20}
+			f := newFakeRig(t, s, testenv.Random(t), table)
+			f.net.late = 1
+			for i := range total {
+				d := f.signal()
+				d.Flags |= abi.FlagCounter
+				f.produce(0, i%2, d, nil, true)
+			}
+			for ended := 0; ; {
+				for range 100 {
+					f.owner.Pass()
+				}
+				if got, want := f.taken(0, 0)+f.taken(0, 1), min(ended+table, total); got != want {
+					t.Fatalf("table of %d, %d of %d ended: %d were taken, want %d", table, ended, total, got, want)
+				}
+				if err := f.check(); err != nil {
+					t.Fatal(err)
+				}
+				if ended == total {
+					break
+				}
+				n := min(1+table/3, total-ended)
+				f.net.land(n)
+				ended += n
+			}
+			f.until(t, "all have ended", func() bool { return f.counter(0, 0) == uint64(total) })
 		}
-		ended := 0
-		for ended < 2048 {
-			for range 200 {
-				f.owner.Pass()
+	}
+}
+
+// TestAgainAtEachPost has the network ask for patience before one operation, or one piece of a cut one: none is lost, none
+// goes twice.
+func TestAgainAtEachPost(t *testing.T) {
+	s := shape{contexts: 1, peers: 2, depth: 16, signals: 1, counters: 1, windows: 1, maxBytes: 100, bytes: 1000}
+	for _, late := range []float64{0, 0.5, 1} {
+		for nth := range 14 {
+			f := newFakeRig(t, s, testenv.Random(t), 4)
+			f.net.late, f.net.refuse = late, map[int]int{nth: 3}
+			for p := range s.peers {
+				for i, size := range []uint64{8, 250, 0, 100} { // 6 posts
+					d := f.desc(abi.OpPut, 0, size, uint64(300*i), 0)
+					d.Flags = abi.FlagSignalInc | abi.FlagStrong | abi.FlagCounter
+					f.produce(0, p, d, nil, true)
+				}
+				f.produce(0, p, f.desc(abi.OpGet, 0, 50, 0, 900), nil, true)
 			}
-			if got, want := f.taken(0, 0)+f.taken(0, 1), min(ended+table, 2048); got != want {
-				t.Fatalf("table of %d, %d ended: %d were taken, want %d", table, ended, got, want)
-			}
+			f.until(t, "all is through", func() bool {
+				f.net.land(100)
+				return f.through()
+			})
 			if err := f.check(); err != nil {
-				t.Fatal(err)
+				t.Errorf("again at post %d: %v", nth, err)
 			}
-			n := min(1+table/3, 2048-ended)
-			f.net.land(n)
-			ended += n
+			if f.net.posted != 14 || f.net.refuse[nth] != 0 || f.counter(0, 0) != 8 {
+				t.Errorf("again at post %d: %d operations were taken (want 14), %d refusals are left, %d were counted (want 8)", nth, f.net.posted, f.net.refuse[nth], f.counter(0, 0))
+			}
 		}
-		f.until(t, "all have ended", func() bool { return f.counter(0, 0) == 2048 })
 	}
 }
 

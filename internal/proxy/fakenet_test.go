@@ -45,10 +45,11 @@ func seen(op *netplugin.Op) seenOp {
 // operation it is told to.
 type fakeNet struct {
 	rng      *rand.Rand
-	again    float64 // how likely it takes no more
-	late     float64 // how likely an operation is left Posted
-	failAt   int     // the operation that fails, counted from 0 over all; -1: none
-	failLate bool    // it is reported by Poll
+	again    float64     // how likely it takes no more
+	late     float64     // how likely an operation is left Posted
+	refuse   map[int]int // how often it answers "again" before it takes operation n, counted from 0 over all
+	failAt   int         // the operation that fails, counted from 0 over all; -1: none
+	failLate bool        // it is reported by Poll
 	failErr  error
 	// unordered: it keeps no order, so that a signal must not come while what it covers is on its way.
 	unordered bool
@@ -92,6 +93,10 @@ func (f *fakeNet) Post(ops []netplugin.Op) int {
 			return i
 		}
 		n := f.posted
+		if f.refuse[n] > 0 {
+			f.refuse[n]--
+			return i
+		}
 		f.posted++
 		if n == f.failAt && !f.failLate {
 			op.State, op.Err = netplugin.Failed, f.failErr
