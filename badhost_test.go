@@ -5,6 +5,7 @@ package doorbell_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -165,6 +166,29 @@ func TestBadRegister(t *testing.T) {
 		r.drop(w)
 		r.must(good.Free())
 		r.must(good.Free())
+	})
+}
+
+// TestBadRegisterSignals asks for windows of signals that cannot be, on all ranks and on one alone: all get its reason.
+func TestBadRegisterSignals(t *testing.T) {
+	each(t, local(t, 3, doorbell.Options{}), func(r *rank) {
+		for _, bad := range []int{0, -1, 1<<28 + 1} {
+			says := func(w *doorbell.SignalWindow, err error, where string) {
+				says(r, err, fmt.Sprint(bad, where), "register signals", fmt.Sprintf("%d signals", bad), "1 to ", "rank ")
+				if w != nil {
+					r.fail("a window was made")
+				}
+			}
+			w, err := r.RegisterSignals(r.ctx, bad)
+			says(w, err, " on all ranks")
+			n := 1
+			if r.Rank() == 2 {
+				n = bad
+			}
+			w, err = r.RegisterSignals(r.ctx, n)
+			says(w, err, " on rank 2 alone")
+		}
+		r.drop(r.signalWindow(3))
 	})
 }
 

@@ -233,8 +233,14 @@ func TestStaleWindow(t *testing.T) {
 // TestUnequalWindows puts up to the last byte of windows whose sizes differ, of parts of one allocation, at 256 bytes
 // and at odd places; one byte more is refused.
 func TestUnequalWindows(t *testing.T) {
+	for _, net := range []string{"shm", "tcp"} {
+		t.Run(net, func(t *testing.T) { unequalWindows(t, net) })
+	}
+}
+
+func unequalWindows(t *testing.T, net string) {
 	sizes := []int{1, 4095, 4096, 4097, 256, 255}
-	each(t, local(t, 3, doorbell.Options{RanksPerNode: 1}), func(r *rank) {
+	each(t, local(t, 3, doorbell.Options{RanksPerNode: 1, Net: net}), func(r *rank) {
 		dc := r.devComm(doorbell.Needs{Signals: 1, Barriers: 1})
 		b := r.alloc(20000)
 		fill(b.Bytes(), canary)

@@ -4,6 +4,7 @@ package doorbell_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -156,7 +157,7 @@ func (u usage) grown(r *rank, before usage, what string) {
 	}
 }
 
-// progRounds registers and closes windows, and makes and closes device communicators, again and again.
+// progRounds registers and closes windows, of bytes and of signals, and makes and closes device communicators, again and again.
 func progRounds(r *rank) {
 	rounds := 2000
 	switch {
@@ -185,6 +186,9 @@ func progRounds(r *rank) {
 				r.sync() // nobody closes while others still put
 				r.drop(dc)
 			}
+			if i%10 == 5 {
+				r.drop(r.signalWindow(1 + i%500))
+			}
 			r.drop(w)
 		}
 	}
@@ -196,17 +200,40 @@ func progRounds(r *rank) {
 	r.sync()
 	measure().grown(r, before, fmt.Sprint(rounds, " rounds"))
 	r.sync()
-	// Many windows on one allocation.
-	many := make([]io.Closer, 300)
-	for i := range many {
-		s, err := b.Slice(i*64, 64)
-		r.must(err)
-		w, err := r.Register(r.ctx, s)
-		r.must(err)
-		many[i] = w
-	}
-	r.drop(many...)
+	manyWindows(r, b)
 	r.must(b.Free())
+}
+
+// manyWindows registers 1,000 parts of one allocation, and puts into each.
+func manyWindows(r *rank, b *doorbell.Buffer) {
+	const n, part = 1000, 64
+	fill(b.Bytes(), canary)
+	windows, closers := make([]*doorbell.Window, n), make([]io.Closer, n)
+	for i := range windows {
+		s, err := b.Slice(i*part, part)
+		r.must(err)
+		windows[i], err = r.Register(r.ctx, s)
+		r.must(err)
+		closers[i] = windows[i]
+	}
+	dc := r.devComm(doorbell.Needs{Signals: 1})
+	r.run(func(t gpu.Thread) {
+		d, co := dc.Device(), gin.ByThread(t)
+		c, world := gin.Open(&d, 0), gin.World(&d)
+		to, from := (world.Rank+1)%world.Ranks, (world.Rank+world.Ranks-1)%world.Ranks
+		for i, w := range windows {
+			ok(c.PutValue(co, world, to, w.Device(), part-2, uint64(i), 2, gin.StrongInc(0)), "put into window %d", i)
+		}
+		ok(c.WaitSignal(co, 0, n, 64, gin.FromPeer(world, from)), "wait")
+	})
+	want := fill(make([]byte, b.Len()), canary)
+	for i := range n {
+		binary.LittleEndian.PutUint16(want[i*part+part-2:], uint16(i))
+	}
+	same(b.Bytes(), want, "%d windows of one allocation", n)
+	r.sync()
+	r.drop(dc)
+	r.drop(closers...)
 }
 
 func TestRounds(t *testing.T) { each(t, local(t, 2, doorbell.Options{}), progRounds) }

@@ -109,33 +109,43 @@ func progLarge(r *rank) {
 	r.drop(dc, recv, send)
 }
 
-// progZero puts nothing: plain, with a signal, with a counter, with both, and flushes.
+// progZero puts and gets nothing: plain, with each kind of signal, by id and at an address, with a counter, with both, and
+// flushes.
 func progZero(r *rank) {
 	for _, small := range []int{8, 256} {
 		dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 2, Barriers: 1, SmallPut: small})
-		recv, send := r.window(1), r.window(3)
+		recv, send, sw := r.window(1), r.window(3), r.signalWindow(2)
 		r.run(func(t gpu.Thread) {
-			d, co := dc.Device(), gin.ByThread(t)
+			d, co, at := dc.Device(), gin.ByThread(t), sw.Device()
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			for round := range uint64(20) {
 				for p := range world.Ranks {
-					for _, act := range []gin.Action{gin.None(), gin.StrongInc(1), gin.None().Counter(1), gin.StrongAdd(1, 10).Counter(0)} {
+					for _, act := range []gin.Action{
+						gin.None(), gin.StrongInc(1), gin.WeakAdd(1, 100), gin.None().Counter(1), gin.StrongAdd(1, 10).Counter(0),
+						gin.StrongIncAt(at, 8), gin.WeakIncAt(at, 8), gin.WeakAddAt(at, 8, 10).Counter(0), gin.StrongAddAt(at, 8, 100),
+					} {
 						// One past the last byte is where nothing may still be put.
 						ok(c.Put(co, world, p, recv.Device(), 1, send.Device(), 3, 0, act), "put nothing")
 					}
+					ok(c.Get(co, world, p, recv.Device(), 1, send.Device(), 3, 0, gin.None().Counter(0)), "get nothing")
 				}
 				n := uint64(world.Ranks) * (round + 1)
 				ok(c.Flush(co), "flush")
 				ok(c.WaitCounter(co, 1, n, 64, gin.FromTeam(world)), "counter")
-				ok(c.WaitSignal(co, 1, 11*n, 64, gin.FromTeam(world)), "signal")
+				ok(c.WaitSignal(co, 1, 111*n, 64, gin.FromTeam(world)), "signal")
+				ok(c.WaitSignalAt(co, at, 8, 112*n, 64, gin.FromTeam(world)), "signal at an address")
 				ok(c.Barrier(co, world, 0), "barrier")
-				if s, s0, k := c.ReadSignal(1), c.ReadSignal(0), c.ReadCounter(0); s != 11*n || s0 != 0 || k != n {
+				if s, s0, k, k1 := c.ReadSignal(1), c.ReadSignal(0), c.ReadCounter(0), c.ReadCounter(1); s != 111*n || s0 != 0 || k != 3*n || k1 != n {
 					panic("a signal or counter has another value than was added")
+				}
+				if s, s0 := c.ReadSignalAt(at, 8), c.ReadSignalAt(at, 0); s != 112*n || s0 != 0 {
+					panic("a signal at an address has another value than was added")
 				}
 				ok(c.Barrier(co, world, 0), "barrier")
 			}
 		})
-		r.drop(dc, recv, send)
+		r.sync()
+		r.drop(dc, recv, send, sw)
 	}
 }
 

@@ -149,13 +149,14 @@ func progReset(r *rank) {
 }
 
 // progFresh makes device communicators again and again: their signals read 0 on each rank, also on one that comes
-// late, and do not see those of the one before.
+// late, and do not see those of the one before, nor miss what one that needed nothing did not have.
 func progFresh(r *rank) {
 	rounds, late := 6, 20*time.Millisecond
 	if testenv.Long() {
 		rounds, late = 6, time.Second
 	}
 	for i := range rounds {
+		r.drop(r.devComm(doorbell.Needs{}))
 		dc := r.devComm(doorbell.Needs{Contexts: 2, Signals: 3, Counters: 1})
 		if i%r.Size() == r.Rank() {
 			time.Sleep(late) // sleep: the rank that comes late is what is tested

@@ -4,6 +4,9 @@ package doorbell_test
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,10 +18,19 @@ import (
 	"github.com/doorbell-net/doorbell/netplugin/shm"
 )
 
-// stuckNet is shm that takes nothing for other ranks while it is stuck.
+// stuckNet is shm that takes nothing for other ranks while it is stuck, and takes it and fails while it is broken.
 type stuckNet struct{ shm.Plugin }
 
-var stuck atomic.Bool
+const (
+	works int32 = iota
+	isStuck
+	isBroken
+)
+
+var (
+	stuck     atomic.Int32
+	errBroken = errors.New("retries exceeded")
+)
 
 func init() { netplugin.Register(stuckNet{}) }
 
@@ -26,21 +38,36 @@ func (stuckNet) Name() string { return "stuck" }
 
 func (n stuckNet) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	e, err := n.Plugin.Open(c)
-	return stuckEnd{e, int32(c.Rank)}, err
+	return &stuckEnd{Endpoint: e, rank: int32(c.Rank)}, err
 }
 
 type stuckEnd struct {
 	netplugin.Endpoint
-	rank int32
+	rank   int32
+	failed []netplugin.Completion
 }
 
-func (e stuckEnd) Post(ops []netplugin.Op) int {
+func (e *stuckEnd) Post(ops []netplugin.Op) int {
 	for i := range ops {
-		if stuck.Load() && ops[i].Peer != e.rank {
-			return e.Endpoint.Post(ops[:i])
+		op, how := &ops[i], stuck.Load()
+		if how == works || op.Peer == e.rank || how == isBroken && op.Peer != 1 {
+			continue
 		}
+		n := e.Endpoint.Post(ops[:i])
+		if n == i && how == isBroken {
+			op.State = netplugin.Posted
+			e.failed = append(e.failed, netplugin.Completion{Token: op.Token, Err: errBroken})
+			n++
+		}
+		return n
 	}
 	return e.Endpoint.Post(ops)
+}
+
+func (e *stuckEnd) Poll(done []netplugin.Completion) int {
+	n := copy(done, e.failed)
+	e.failed = e.failed[n:]
+	return n + e.Endpoint.Poll(done[n:])
 }
 
 // stuckWaits are the device calls that wait for the network, each in a context of its own.
@@ -65,7 +92,7 @@ var stuckWaits = []struct {
 		return c.Wait(co, r)
 	}},
 	{"requests of all", func(c *gin.Context, co gin.Coop, _ gin.Team) gin.Status {
-		var all [2]gin.Request
+		var all [3]gin.Request // of as many ranks as the tests have
 		if s := c.FlushAllAsync(co, gpu.PtrTo(&all[0])); s != gin.OK {
 			return s
 		}
@@ -90,8 +117,8 @@ func TestStuckNetwork(t *testing.T) {
 			want := map[string]gin.Status{"abort": gin.Aborted, "revoke": gin.Revoked, "lost": gin.PeerLost}[name]
 			best := testBound
 			for range 5 {
-				stuck.Store(true)
-				defer stuck.Store(false)
+				stuck.Store(isStuck)
+				defer stuck.Store(works)
 				cs := local(t, 2, doorbell.Options{Net: "stuck"})
 				each(t, cs, func(r *rank) {
 					dc := r.devComm(doorbell.Needs{Contexts: len(stuckWaits), Signals: 1, QueueDepth: 2, Fence: true})
@@ -116,7 +143,7 @@ func TestStuckNetwork(t *testing.T) {
 					eventually(t, "all wait", func() bool { return int(waiting.Load()) == len(stuckWaits) })
 					start := time.Now()
 					if end == nil {
-						stuck.Store(false)
+						stuck.Store(works)
 					} else {
 						end(r.Comm, cs[1])
 					}
@@ -131,6 +158,73 @@ func TestStuckNetwork(t *testing.T) {
 				t.Errorf("the fastest took %v", best)
 			}
 		})
+	}
+}
+
+// TestErrorCompletion has an operation to rank 1 fail after it was posted, in all contexts but the last, while a thread is in
+// each kind of wait: all end with RemoteError, and the peer is named. The last context goes on, and so do other peers.
+func TestErrorCompletion(t *testing.T) {
+	type call struct {
+		name string
+		wait func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.SignalWindow) gin.Status
+	}
+	var calls []call
+	for name, wait := range waits {
+		calls = append(calls, call{name, wait})
+	}
+	for _, s := range stuckWaits {
+		calls = append(calls, call{s.name, func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+			return s.call(c, co, gin.World(d))
+		}})
+	}
+	stuck.Store(isStuck)
+	defer stuck.Store(works)
+	var log logText
+	each(t, local(t, 3, doorbell.Options{Net: "stuck", Log: slog.New(slog.NewTextHandler(&log, nil))}), func(r *rank) {
+		needs := abortNeeds
+		needs.Contexts, needs.QueueDepth, needs.Fence = len(calls)+1, 2, true
+		dc, sw := r.devComm(needs), r.signalWindow(1)
+		r.sync()
+		if r.Rank() != 0 {
+			r.sync()
+			return
+		}
+		var waiting atomic.Int32
+		r.start(doorbell.Grid{Blocks: len(calls), Warps: 1, Cooperative: true}, func(t gpu.Thread) {
+			d, co, call := dc.Device(), gin.ByThread(t), calls[t.Block()]
+			c, world := gin.Open(&d, t.Block()), gin.World(&d)
+			ok(c.Signal(co, world, 1, gin.StrongInc(0)), "%s: signal", call.name)
+			waiting.Add(1)
+			for range 3 {
+				expect(call.wait(&c, co, &d, sw.Device()), gin.RemoteError, "%s", call.name)
+			}
+			expect(c.Signal(co, world, 1, gin.StrongInc(0)), gin.RemoteError, "%s: signal afterwards", call.name)
+			ok(c.Signal(co, world, 2, gin.StrongInc(0)), "%s: signal to another peer", call.name)
+			ok(c.FlushPeer(co, world, 2), "%s: flush of another peer", call.name)
+		})
+		eventually(t, "all wait", func() bool { return int(waiting.Load()) == len(calls) })
+		stuck.Store(isBroken)
+		r.wait()
+		stuck.Store(works)
+		r.run(func(t gpu.Thread) {
+			d, co := dc.Device(), gin.ByThread(t)
+			c, world := gin.Open(&d, int32(len(calls))), gin.World(&d)
+			ok(c.Signal(co, world, 1, gin.StrongInc(0)), "signal of another context")
+			ok(c.Flush(co), "flush of another context")
+			first := gin.Open(&d, 0)
+			expect(first.FlushPeer(co, world, 1), gin.RemoteError, "flush when the network works again")
+		})
+		var cause *doorbell.Cause
+		if err := dc.Cause(); !errors.As(err, &cause) || cause.Status != gin.RemoteError || cause.Peer != 1 {
+			r.fail("cause is %v", err)
+		}
+		says(r, cause, "cause", "rank 0", "RemoteError", "rank 1", errBroken.Error())
+		r.sync()
+	})
+	for x, c := range calls {
+		if s := fmt.Sprintf("to rank 1, context %d,", x); !strings.Contains(log.String(), s) {
+			t.Errorf("%s: no log line says %q:\n%s", c.name, s, &log)
+		}
 	}
 }
 
