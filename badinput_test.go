@@ -91,13 +91,13 @@ func refuseAll(r *rank, small int) {
 				panic(fmt.Sprintf("queue %d took an operation that was refused", i))
 			}
 		}
-		ok(c.Barrier(co, world, 1), "barrier")
+		ok(c.Barrier(co, world, 1, gin.FencePut), "barrier")
 		for id := range int32(2) {
 			if c.ReadSignal(id)|c.ReadCounter(id) != 0 {
 				panic("a refused operation raised a signal or a counter")
 			}
 		}
-		ok(c.Barrier(co, world, 1), "barrier")
+		ok(c.Barrier(co, world, 1, gin.FencePut), "barrier")
 	})
 	recv.untouched(r, "refused operations")
 	send.untouched(r, "refused operations")
@@ -148,7 +148,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 		expect(c.ResetSignal(co, id), gin.Invalid, "reset signal %d", id)
 		expect(c.ResetCounter(co, id), gin.Invalid, "reset counter %d", id)
 		expect(c.LSASignal(co, 0, id, 1), gin.Invalid, "LSA signal %d", id)
-		expect(c.Barrier(co, world, id), gin.Invalid, "barrier %d", id)
+		expect(c.Barrier(co, world, id, gin.FencePut), gin.Invalid, "barrier %d", id)
 		expect(c.LSABarrier(co, id), gin.Invalid, "LSA barrier %d", id)
 		if c.ReadSignal(id) != 0 || c.ReadCounter(id) != 0 {
 			panic("an unknown signal or counter does not read 0")
@@ -185,7 +185,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 		expect(bad.WaitCounter(co, 0, 0, 64, any), gin.Invalid, "counter of a bad context")
 		expect(bad.Flush(co), gin.Invalid, "flush of a bad context")
 		expect(bad.FlushPeer(co, world, 0), gin.Invalid, "flush of a bad context")
-		expect(bad.Barrier(co, world, 0), gin.Invalid, "barrier of a bad context")
+		expect(bad.Barrier(co, world, 0, gin.FencePut), gin.Invalid, "barrier of a bad context")
 		expect(bad.LSABarrier(co, 0), gin.Invalid, "LSA barrier of a bad context")
 		expect(bad.LSAPut(co, 0, recv, 0, send.Base, 20), gin.Invalid, "LSA put of a bad context")
 		expect(bad.LSASignal(co, 0, 0, 1), gin.Invalid, "LSA signal of a bad context")
@@ -218,7 +218,7 @@ func TestStaleWindow(t *testing.T) {
 					expect(c.Put(co, world, 1-world.Rank, old, 0, send.Device(), 0, 64, gin.StrongInc(0)), gin.Invalid, "put to a stale window")
 					expect(c.LSAPut(co, 1-world.Rank, old, 0, send.Device().Base, 64), gin.Invalid, "LSA put to a stale window")
 				}
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			})
 			g.untouched(r, "put to a stale window")
 			r.drop(g)
@@ -267,7 +267,7 @@ func unequalWindows(t *testing.T, net string) {
 					expect(c.PutValue(co, world, int32(p), w, n, 1, 1, gin.None()), gin.Invalid, "one past the end")
 					expect(c.Put(co, world, int32(p), w, 0, send.Device(), 0, n+1, gin.None()), gin.Invalid, "one byte more")
 				}
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			})
 			want := fill(make([]byte, b.Len()), canary)
 			from := (r.Rank() + r.Size() - 1) % r.Size()

@@ -38,7 +38,7 @@ func progBarriers(r *rank) {
 			for p := range team.Ranks {
 				ok(c.PutValue(co, team, p, recv.Device(), at(d.Rank), e+1, 8, gin.None()), "put value")
 			}
-			ok(c.Barrier(co, team, int32(e/7)%2), "barrier %d", e)
+			ok(c.Barrier(co, team, int32(e/7)%2, gin.FencePut), "barrier %d", e)
 			for p := range team.Ranks {
 				from := team.WorldRank(&d, p)
 				if got := gpu.Load(gpu.Cast[uint64](recv.Device().Base.Byte(at(from))), gpu.Relaxed, gpu.ScopeSys); got != e+1 {
@@ -46,7 +46,7 @@ func progBarriers(r *rank) {
 				}
 			}
 			// The cell's next use is two epochs on; those of other teams come between.
-			ok(c.Barrier(co, world, 0), "world barrier %d", e)
+			ok(c.Barrier(co, world, 0, gin.FencePut), "world barrier %d", e)
 		}
 	})
 	r.drop(dc, recv)
@@ -141,9 +141,9 @@ func progBadTeam(r *rank) {
 		}
 		for i := range 20 {
 			for j, team := range bad {
-				expect(c.Barrier(co, team, 0), gin.Invalid, "team %d", j)
+				expect(c.Barrier(co, team, 0, gin.FencePut), gin.Invalid, "team %d", j)
 			}
-			ok(c.Barrier(co, world, 0), "barrier %d after refusals", i)
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier %d after refusals", i)
 		}
 	})
 	r.drop(dc)

@@ -24,6 +24,7 @@ type Comm struct {
 	size     int
 	lsaRank  int
 	lsaSize  int
+	together int // ranks that run at once, 0 for all
 	group    bootstrap.Group
 	dev      device.Device
 	plugin   netplugin.Plugin

@@ -70,7 +70,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	depth, err := env.QueueDepth.Get(os.LookupEnv)
 	n.fill(depth)
 	dc := &DevComm{comm: c, needs: n}
-	if err = cmp.Or(err, n.check(), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass)); err == nil {
+	if err = cmp.Or(err, n.check(), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
 		p := newPlan(n, c.size, c.lsaSize)
 		dc.plan = p
 		err = dc.alloc(p)
@@ -97,6 +97,14 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 		dc.end(ended)
 	}
 	return dc, nil
+}
+
+// multimem refuses a device that does not have what is asked for.
+func (c *Comm) multimem(n Needs) error {
+	if n.Multimem && !c.dev.Powers().Multimem {
+		return fmt.Errorf("multimem asked for, device %q has none; \"soft\" has, emulated: %w", c.dev.Name(), ErrNotSupported)
+	}
+	return nil
 }
 
 func (dc *DevComm) alloc(p plan) (err error) {
@@ -176,7 +184,8 @@ func (dc *DevComm) layOut(p plan) error {
 	*a = abi.DevComm{
 		Version: abi.DevCommVersion, Rank: int32(c.rank), Ranks: int32(c.size), LSARank: int32(c.lsaRank), LSASize: int32(c.lsaSize),
 		Contexts: int32(n.Contexts), Signals: int32(n.Signals), Counters: int32(n.Counters), Barriers: int32(n.Barriers),
-		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Looks: 64, Sharing: uint32(n.Sharing), Timeout: uint64(c.opt.Timeout),
+		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Looks: 64, Sharing: uint32(n.Sharing),
+		LLBlocks: int32(n.LLA2ABlocks), LLSlots: int32(n.LLA2ASlots), Timeout: uint64(c.opt.Timeout),
 		Mask: depth - 1, Shift: uint64(bits.TrailingZeros64(depth)),
 		Slots: word(s.host, p.slots), Hints: half(s.host, p.hints), Prod: gpu.Cast[abi.Producer](at(s.dev, p.prod)), Index: gpu.Cast[abi.Index](at(s.host, p.index)),
 		Status: half(s.dev, p.status), Lost: half(s.dev, p.lost),
@@ -185,13 +194,20 @@ func (dc *DevComm) layOut(p plan) error {
 		SigOffset: word(s.dev, p.off), Shadow: word(s.dev, p.shadow),
 		Counter: word(s.host, p.ctr), CounterOffset: word(s.dev, p.coff),
 		PeerLSA: gpu.Cast[gpu.Ptr[uint64]](at(s.dev, p.peerLSA)), PeerInbox: gpu.Cast[gpu.Ptr[uint64]](at(s.dev, p.peerInbox)),
-		Barrier: gpu.Cast[abi.BarrierState](at(s.dev, p.barrier)), Asleep: gpu.PtrTo(c.engine.Asleep()),
+		Barrier: gpu.Cast[abi.BarrierState](at(s.dev, p.barrier)),
+		LL:      word(s.peer, p.ll), PeerLL: gpu.Cast[gpu.Ptr[uint64]](at(s.dev, p.peerLL)), LLState: gpu.Cast[abi.LLState](at(s.dev, p.llState)), Asleep: gpu.PtrTo(c.engine.Asleep()),
 	}
 	if n.SmallPut > 8 {
 		a.Cells = word(s.host, p.cells)
 	}
+	if c.dev.Powers().Lanes == 1 {
+		a.Together = int32(c.together)
+	}
 	if n.Rail {
 		a.Railed = 1
+	}
+	if n.Multimem {
+		a.Multimem = 1
 	}
 	if n.WeakOnly {
 		a.Refused = abi.FlagStrong
@@ -209,7 +225,7 @@ func (dc *DevComm) layOut(p plan) error {
 	// What the host may not reach is built here and written in one go; only its first tables are not zero.
 	image := make([]uint64, p.dev/8)
 	inImage := func(off int) gpu.Ptr[byte] { return gpu.Cast[byte](gpu.PtrTo(&image[0])).Byte(uint64(off)) }
-	peerLSA, peerInbox := gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerLSA)), gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerInbox))
+	peerLSA, peerInbox, peerLL := gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerLSA)), gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerInbox)), gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerLL))
 	for i := range c.lsaSize {
 		m := dc.peerMaps[c.rank-c.lsaRank+i]
 		if i == c.lsaRank {
@@ -217,6 +233,10 @@ func (dc *DevComm) layOut(p plan) error {
 		}
 		peerLSA.At(i).Store(word(m, p.lsaWords))
 		peerInbox.At(i).Store(word(m, p.inbox))
+		peerLL.At(i).Store(word(m, p.ll))
+	}
+	for i := range n.LLA2ABlocks {
+		gpu.Cast[abi.LLState](inImage(p.llState)).At(i).Store(abi.LLState{Epoch: abi.LLFirstEpoch})
 	}
 	first := proxy.FirstTicket(depth)
 	for i := range p.queues {

@@ -22,13 +22,28 @@ type place struct {
 	ranks     int // of this process
 }
 
+// crowded says whether more ranks of this process wait, or more threads of the job on this machine, than there are processors.
+func (p place) crowded(busy int) (process, machine bool) {
+	return p.alloc == soft.Heap && p.ranks > min(runtime.GOMAXPROCS(0), runtime.NumCPU()), busy > runtime.NumCPU()
+}
+
+// together is how many ranks run at once where not all do, 0 where all do.
+func (p place) together(busy int) int {
+	process, machine := p.crowded(busy)
+	switch {
+	case process:
+		return min(runtime.GOMAXPROCS(0), runtime.NumCPU())
+	case machine:
+		return max(runtime.NumCPU()*p.processes/busy, 1)
+	}
+	return 0
+}
+
 // openDevice makes the rank's device. busy is how many threads of the job poll on this machine.
 func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if o.Device != "cuda" {
-		return soft.New(soft.Options{
-			Allocator: p.alloc, CrowdedProcess: p.alloc == soft.Heap && p.ranks > min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
-			CrowdedMachine: busy > runtime.NumCPU(), OwnProcess: p.alloc != soft.Heap,
-		}), nil
+		process, machine := p.crowded(busy)
+		return soft.New(soft.Options{Allocator: p.alloc, CrowdedProcess: process, CrowdedMachine: machine, OwnProcess: p.alloc != soft.Heap}), nil
 	}
 	local := o.LocalRank
 	if p.ranks > 1 {

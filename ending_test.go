@@ -27,7 +27,7 @@ var waits = map[string]func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.S
 		return c.WaitCounter(co, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
 	},
 	"barrier": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
-		return c.Barrier(co, gin.World(d), 0)
+		return c.Barrier(co, gin.World(d), 0, gin.FencePut)
 	},
 	"signal at an address": func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.SignalWindow) gin.Status {
 		return c.WaitSignalAt(co, w, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
@@ -44,6 +44,25 @@ var waits = map[string]func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.S
 	},
 	"LSA barrier": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.LSABarrier(co, 0)
+	},
+	"barrier without a fence": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		return c.Barrier(co, gin.World(d), 1, gin.FenceNone)
+	},
+	"barrier that flushes": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		return c.Barrier(co, gin.World(d), 2, gin.FencePut|gin.FenceGet)
+	},
+	"hybrid barrier": func(c *gin.Context, co gin.Coop, _ *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		return c.HybridBarrier(co, 3, gin.FencePut)
+	},
+	"hybrid barrier without a fence": func(c *gin.Context, co gin.Coop, _ *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		return c.HybridBarrier(co, 4, gin.FenceNone)
+	},
+	"LLA2A": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		l, s := c.LLA2A(co, 0)
+		if s == gin.OK {
+			_, s = l.Recv(0, gin.FromPeer(gin.LSA(d), 1))
+		}
+		return s
 	},
 }
 
@@ -75,7 +94,7 @@ func TestShortDeadline(t *testing.T) {
 	const deadline = 3 * time.Millisecond
 	var log logText
 	each(t, local(t, 2, doorbell.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), func(r *rank) {
-		dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1})
+		dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 5, LLA2ABlocks: 1, LLA2ASlots: 1})
 		sw := r.signalWindow(1)
 		r.sync()
 		if r.Rank() == 0 {
@@ -102,8 +121,12 @@ func TestShortDeadline(t *testing.T) {
 			d, co := dc.Device(), gin.ByThread(t)
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			for i := range 5 {
-				ok(c.Barrier(co, world, 0), "barrier %d after timeouts", i)
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier %d after timeouts", i)
 				ok(c.LSABarrier(co, 0), "LSA barrier %d after timeouts", i)
+				ok(c.Barrier(co, world, 1, gin.FenceNone), "barrier %d without a fence after timeouts", i)
+				ok(c.Barrier(co, world, 2, gin.FencePut|gin.FenceGet), "barrier %d that flushes after timeouts", i)
+				ok(c.HybridBarrier(co, 3, gin.FencePut), "hybrid barrier %d after timeouts", i)
+				ok(c.HybridBarrier(co, 4, gin.FenceNone), "hybrid barrier %d without a fence after timeouts", i)
 			}
 			ok(c.Signal(co, world, 1-world.Rank, gin.StrongAdd(0, 1<<40)), "signal")
 			ok(c.WaitSignal(co, 0, 1<<40, 64, gin.FromPeer(world, 1-world.Rank)), "wait after timeouts")
@@ -153,7 +176,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-var abortNeeds = doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1}
+var abortNeeds = doorbell.Needs{Signals: 2, Counters: 1, Barriers: 5, LLA2ABlocks: 1, LLA2ASlots: 1}
 
 // abortOnce says how long the waits took to end.
 func abortOnce(r *rank, name string, cause error, end func(*doorbell.Comm, int)) time.Duration {
@@ -215,7 +238,7 @@ func TestAbortWhileClosing(t *testing.T) {
 			t.Run(name+", "+what, func(t *testing.T) {
 				cs := local(t, 2, doorbell.Options{})
 				each(t, cs, func(r *rank) {
-					dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1})
+					dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 5, LLA2ABlocks: 1, LLA2ASlots: 1})
 					sw := r.signalWindow(1)
 					r.sync()
 					if r.Rank() == 1 {

@@ -66,7 +66,7 @@ var endsIn = map[string]func(r *rank, before func() error) func() error{
 			r.run(func(t gpu.Thread) {
 				d := dc.Device()
 				c := gin.Open(&d, 0)
-				s = c.Barrier(gin.ByThread(t), gin.World(&d), 0)
+				s = c.Barrier(gin.ByThread(t), gin.World(&d), 0, gin.FencePut)
 			})
 			if s == gin.OK {
 				return nil

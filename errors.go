@@ -103,6 +103,8 @@ func opText(op uint32) string {
 		return "flush"
 	case abi.OpLSABarrier:
 		return "LSA barrier"
+	case abi.OpLLA2A:
+		return "LLA2A receive"
 	case abi.OpGINBarrier:
 		return "barrier"
 	}

@@ -154,7 +154,7 @@ func progFenceContexts(r *rank) {
 			ok(first.WaitSignal(co, 0, round+1, 64, gin.FromPeer(world, from)), "wait")
 			want := fill(make([]byte, contexts*part), byte(round)^byte(from))
 			same(view(recv.Device(), int(from)*contexts*part, contexts*part), want, "round %d", round)
-			ok(first.Barrier(co, world, 0), "barrier")
+			ok(first.Barrier(co, world, 0, gin.FencePut), "barrier")
 		}
 		expect(first.FenceContexts(co, world, to, 1, contexts), gin.Invalid, "a context that is not there")
 		expect(first.FenceContexts(co, world, to, -1, 1), gin.Invalid, "a context below 0")

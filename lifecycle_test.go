@@ -49,7 +49,7 @@ func group(t *testing.T, n int) (things []closer) {
 				ok(c.Put(co, world, p, w.Device(), uint64(100*r.Rank()), w2.Device(), 0, 100, gin.StrongInc(0)), "put")
 			}
 			ok(c.WaitSignal(co, 0, uint64(world.Ranks), 64, gin.FromTeam(world)), "wait")
-			ok(c2.Barrier(co, world, 0), "barrier")
+			ok(c2.Barrier(co, world, 0, gin.FencePut), "barrier")
 		})
 		mu.Lock()
 		defer mu.Unlock()

@@ -17,6 +17,12 @@ type Needs struct {
 	Counters   int // per context, ids from 0; at most 1,048,576
 	Barriers   int // of each kind, ids from 0; at most 4,096
 	QueueDepth int // descriptors per context and peer, a power of two, 2 to 65,536; default DOORBELL_QUEUE_DEPTH
+	// Multimem is stores that reach all LSA peers and loads that reduce over them. The software device emulates it; a device
+	// that has no such thing refuses.
+	Multimem bool
+	// LLA2ABlocks is how many sessions of the low-latency all-to-all there are at once, ids from 0, at most 1,024; LLA2ASlots
+	// how many slots of 8 bytes each of them has on each rank and for each epoch, at most 65,536. Both or neither.
+	LLA2ABlocks, LLA2ASlots int
 	// Rail connects only the ranks with the same LSA rank, one on each node, instead of all.
 	Rail bool
 	// SmallPut is the size up to which a payload travels with its descriptor, 8 to 256 bytes; default 8 on the software
@@ -70,6 +76,8 @@ const (
 	maxIDs      = 1 << 20
 	maxBarriers = 4096
 	maxDepth    = 1 << 16
+	maxLLBlocks = 1024
+	maxLLSlots  = 1 << 16
 )
 
 func (n *Needs) fill(depth int) {
@@ -106,6 +114,7 @@ func (n *Needs) check() error {
 	}{
 		{"contexts", n.Contexts, 1, maxContexts}, {"signals", sum.Signals, 0, maxIDs}, {"counters", sum.Counters, 0, maxIDs},
 		{"barriers", sum.Barriers, 0, maxBarriers}, {"queue depth", n.QueueDepth, 2, maxDepth}, {"small put", n.SmallPut, 8, abi.CellPayload},
+		{"LLA2A blocks", n.LLA2ABlocks, 0, maxLLBlocks}, {"LLA2A slots", n.LLA2ASlots, 0, maxLLSlots},
 	} {
 		if f.v < f.low || f.v > f.high {
 			return fmt.Errorf("%d %s asked for, %d to %d are accepted", f.v, f.name, f.low, f.high)
@@ -113,6 +122,9 @@ func (n *Needs) check() error {
 	}
 	if n.Sharing < SharedByAll || n.Sharing > OneBlock {
 		return fmt.Errorf("sharing %d asked for, SharedByAll (%d), OneThread (%d) and OneBlock (%d) are accepted", n.Sharing, SharedByAll, OneThread, OneBlock)
+	}
+	if (n.LLA2ABlocks == 0) != (n.LLA2ASlots == 0) {
+		return fmt.Errorf("%d LLA2A blocks of %d slots asked for, both or neither is accepted", n.LLA2ABlocks, n.LLA2ASlots)
 	}
 	if n.QueueDepth&(n.QueueDepth-1) != 0 {
 		return fmt.Errorf("queue depth %d asked for, a power of two is accepted", n.QueueDepth)
@@ -154,10 +166,11 @@ type plan struct {
 	ranks, lsa, peers, queues       int
 	stride                          int // signal words per context
 	net                             int
-	lsaWords, inbox, peer           int
+	lsaWords, inbox, ll, peer       int
 	prod, status, lost, ctl         int
 	off, shadow, coff, barrier      int
-	peerLSA, peerInbox, dev         int
+	peerLSA, peerInbox, peerLL      int
+	llState, dev                    int
 	slots, cells, hints, index, ctr int
 	notes, host                     int
 }
@@ -180,14 +193,15 @@ func newPlan(n Needs, ranks, lsa int) plan {
 	}
 	take(8 * words)
 	p.net, at = max(at, 64), 0
-	p.lsaWords, p.inbox = take(8*words), take(8*n.Barriers*lsa)
+	p.lsaWords, p.inbox, p.ll = take(8*words), take(8*n.Barriers*lsa), take(2*8*abi.LLSlotWords*n.LLA2ABlocks*n.LLA2ASlots)
 	p.peer, at = max(at, 64), 0
 
 	p.prod = take(64 * p.queues)
 	p.status, p.lost, p.ctl = take(4*p.queues), take(4*ranks), take(64)
 	p.off, p.shadow, p.coff = take(8*words), take(8*words), take(8*n.Contexts*n.Counters)
 	p.barrier = take(64 * (1 + n.Contexts) * n.Barriers)
-	p.peerLSA, p.peerInbox = take(8*lsa), take(8*lsa)
+	p.peerLSA, p.peerInbox, p.peerLL = take(8*lsa), take(8*lsa), take(8*lsa)
+	p.llState = take(64 * n.LLA2ABlocks)
 	p.dev, at = at, 0
 	p.slots = take(abi.DescBytes * n.QueueDepth * p.queues)
 	if n.SmallPut > 8 {
@@ -203,7 +217,8 @@ func newPlan(n Needs, ranks, lsa int) plan {
 //
 //	queues = contexts * (ranks, or nodes with Rail)
 //	64*depth*queues (descriptors) + 320*depth*queues (cells, if SmallPut > 8) + 136*queues
-//	+ 32*contexts*(signals + barriers*ranks) + 16*contexts*counters + 64*(1+contexts)*barriers + small tables
+//	+ 32*contexts*(signals + barriers*ranks) + 16*contexts*counters + 64*(1+contexts)*barriers
+//	+ 32*blocks*slots + 64*blocks (LLA2A) + small tables
 func (n Needs) MemoryBytes(ranks, lsaSize int) int {
 	p := newPlan(n, ranks, lsaSize)
 	return p.net + p.peer + p.dev + p.host

@@ -131,8 +131,8 @@ func TestResources(t *testing.T) {
 			expect(c.Signal(co, world, 0, gin.StrongInc(6)), gin.Invalid, "one id more")
 			ok(c.Signal(co, world, 0, gin.None().Counter(b.Counter-1)), "the last counter")
 			expect(c.Signal(co, world, 0, gin.None().Counter(b.Counter)), gin.Invalid, "one counter more")
-			ok(c.Barrier(co, world, b.Barrier+1), "the last barrier")
-			expect(c.Barrier(co, world, b.Barrier+2), gin.Invalid, "one barrier more")
+			ok(c.Barrier(co, world, b.Barrier+1, gin.FencePut), "the last barrier")
+			expect(c.Barrier(co, world, b.Barrier+2, gin.FencePut), gin.Invalid, "one barrier more")
 			for id := range int32(6) {
 				ok(c.WaitSignal(co, id, uint64(id)+1, 64, gin.FromPeer(world, 1-world.Rank)), "wait %d", id)
 			}

@@ -146,7 +146,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 		return nil, errors.Join(err, g.Close())
 	}
 	c := &Comm{
-		opt: o, rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
+		opt: o, together: p.together(busy), rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
 		dev:    dev,
 		engine: engineOf(mode), oneProcess: p.ranks == o.Size,
 		lost: map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},

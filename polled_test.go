@@ -69,7 +69,7 @@ func childPolled(r *rank) {
 			next := (world.Rank + 1) % world.Ranks
 			ok(c.Put(co, world, next, w.Device(), 0, w.Device(), 2500, 2000, gin.StrongInc(1)), "put")
 			ok(c.WaitSignal(co, 1, 1, 64, gin.FromAny()), "wait")
-			ok(c.Barrier(co, world, 0), "barrier")
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		})
 		r.sync()
 		mu.Lock()

@@ -120,7 +120,7 @@ func childKilled(r *rank) {
 			ok(s, "put to the killed rank")
 		}
 		expect(c.PutValue(co, world, 2, recv.Device(), 0, 1, 8, gin.None()), gin.PeerLost, "value to the killed rank")
-		expect(c.Barrier(co, world, 0), gin.PeerLost, "barrier")
+		expect(c.Barrier(co, world, 0, gin.FencePut), gin.PeerLost, "barrier")
 		peer := 1 - world.Rank
 		for i := range uint64(200) {
 			ok(c.Put(co, world, peer, recv.Device(), 0, send.Device(), 0, 5000, gin.StrongInc(1)), "put among the others")
@@ -179,7 +179,7 @@ func childStopped(r *rank) {
 			c, world := gin.Open(&d, 0), gin.World(&d)
 			ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 0)), "wait")
 			ok(c.Signal(co, world, 0, gin.StrongInc(0)), "answer")
-			ok(c.Barrier(co, world, 0), "barrier")
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		})
 		r.sync()
 		return
@@ -194,7 +194,7 @@ func childStopped(r *rank) {
 				ok(c.Signal(co, world, 1, gin.StrongInc(0)), "signal")
 			}
 			expect(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, 1)), want, "wait for the stopped rank")
-			expect(c.Barrier(co, world, 0), want, "barrier")
+			expect(c.Barrier(co, world, 0, gin.FencePut), want, "barrier")
 		})
 	}
 	wait(300*time.Millisecond, gin.Timeout)

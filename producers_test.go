@@ -50,7 +50,7 @@ func progCoop(r *rank) {
 				}
 			}
 		}
-		ok(c.Barrier(block, world, 0), "barrier by block")
+		ok(c.Barrier(block, world, 0, gin.FencePut), "barrier by block")
 		if s0, s1, k := c.ReadSignal(0), c.ReadSignal(1), c.ReadCounter(0); s0 != n || s1 != n*warps*101 || k != n {
 			panic("a call of several threads was made more than once")
 		}
@@ -170,13 +170,13 @@ func progRail(r *rank) {
 				expect(c.Put(co, world, p, recv.Device(), 0, send.Device(), 0, 64, gin.StrongInc(0)), gin.Invalid, "put off the rail")
 				expect(c.Signal(co, world, p, gin.StrongInc(0)), gin.Invalid, "signal off the rail")
 				expect(c.FlushPeer(co, world, p), gin.Invalid, "flush off the rail")
-				expect(c.Barrier(co, world, 0), gin.Invalid, "barrier off the rail")
+				expect(c.Barrier(co, world, 0, gin.FencePut), gin.Invalid, "barrier off the rail")
 			}
 		}
 		ok(c.WaitSignal(co, 0, uint64(rail.Ranks), 64, gin.FromTeam(rail)), "wait")
 		ok(c.Flush(co), "flush")
 		for i := range 100 {
-			ok(c.Barrier(co, rail, 0), "rail barrier %d", i)
+			ok(c.Barrier(co, rail, 0, gin.FencePut), "rail barrier %d", i)
 		}
 		ok(c.LSABarrier(co, 0), "LSA barrier")
 		if c.ReadSignal(0) != uint64(rail.Ranks) || c.ReadCounter(0) != uint64(rail.Ranks) {

@@ -22,6 +22,8 @@ var programs = []program{
 	{"puts", progPuts}, {"zero", progZero}, {"values", progValues}, {"flush", progFlush},
 	{"wrap", progWrap}, {"rolling", progRolling}, {"reset", progReset}, {"fresh", progFresh},
 	{"barriers", progBarriers}, {"lsa barrier", progLSABarrier}, {"lsa", progLSA}, {"bad team", progBadTeam},
+	{"hybrid", progHybrid}, {"fence get", progFenceGet}, {"multimem", progMultimem}, {"bad multimem", progBadMultimem},
+	{"lla2a", progLLA2A}, {"lla2a block", progLLA2ABlock}, {"bad lla2a", progBadLLA2A},
 	{"coop", progCoop}, {"burst", progBurst}, {"contexts", progContexts}, {"rail", progRail}, {"large", progLarge},
 	{"gets", progGets}, {"requests", progRequests}, {"fence over contexts", progFenceContexts},
 	{"signals at addresses", progSignalsAt}, {"shadows", progShadows}, {"hints", progHints},

@@ -62,7 +62,7 @@ func progPuts(r *rank) {
 					fill(want[16:16+cs.dst+cs.bytes], canary)
 				}
 				same(view(recv.Device(), r.Size()*putSlot, r.Rank()), want[:r.Rank()], "end of the window")
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			}
 		})
 		r.drop(dc, recv, send)
@@ -103,7 +103,7 @@ func progLarge(r *rank) {
 				panic("a signal was raised for a piece")
 			}
 			fill(got[dst-1:dst+1], canary)
-			ok(c.Barrier(co, world, 0), "barrier")
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		}
 	})
 	r.drop(dc, recv, send)
@@ -134,14 +134,14 @@ func progZero(r *rank) {
 				ok(c.WaitCounter(co, 1, n, 64, gin.FromTeam(world)), "counter")
 				ok(c.WaitSignal(co, 1, 111*n, 64, gin.FromTeam(world)), "signal")
 				ok(c.WaitSignalAt(co, at, 8, 112*n, 64, gin.FromTeam(world)), "signal at an address")
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 				if s, s0, k, k1 := c.ReadSignal(1), c.ReadSignal(0), c.ReadCounter(0), c.ReadCounter(1); s != 111*n || s0 != 0 || k != 3*n || k1 != n {
 					panic("a signal or counter has another value than was added")
 				}
 				if s, s0 := c.ReadSignalAt(at, 8), c.ReadSignalAt(at, 0); s != 112*n || s0 != 0 {
 					panic("a signal at an address has another value than was added")
 				}
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			}
 		})
 		r.sync()
@@ -162,7 +162,7 @@ func progValues(r *rank) {
 		for n := uint64(1); n <= 8; n++ {
 			for off := range uint64(9) {
 				fill(view(recv.Device(), 0, r.Size()*32), canary)
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 				for p := range world.Ranks {
 					ok(c.PutValue(co, world, p, recv.Device(), uint64(r.Rank()*32)+8+off, value+uint64(r.Rank()), n, gin.StrongInc(0)), "put value")
 				}
@@ -175,7 +175,7 @@ func progValues(r *rank) {
 					}
 					same(view(recv.Device(), p*32, 32), want, "%d bytes at %d from rank %d", n, off, p)
 				}
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			}
 		}
 	})

@@ -55,23 +55,23 @@ func progSignalsAt(r *rank) {
 				}
 			}
 			ok(c.WaitCounter(co, 0, uint64(round+1)*n, 64, gin.FromTeam(world)), "counter")
-			ok(c.Barrier(co, world, 0), "barrier")
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		}
 		// LSA peers and the network add to one signal.
 		lsa := gin.LSA(&d)
 		ok(c.ResetSignalAt(co, w, 8*n), "reset")
-		ok(c.Barrier(co, world, 0), "barrier")
+		ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		next := (lsa.Rank + 1) % lsa.Ranks
 		ok(c.LSASignalAt(co, next, w, 8*n, 7), "LSA signal")
 		ok(c.Signal(co, lsa, next, gin.StrongAddAt(w, 8*n, 1<<50)), "signal")
 		ok(c.WaitSignalAt(co, w, 8*n, 1<<50+7, 64, gin.FromTeam(lsa)), "wait for both")
-		ok(c.Barrier(co, world, 0), "barrier")
+		ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		ok(c.ResetSignalAt(co, w, 8*n), "reset")
 		if got := c.ReadSignalAt(w, 8*n); got != 0 {
 			panic("a signal that was reset is not 0")
 		}
 		refuseAt(t, r, &c, w, recv.Device())
-		ok(c.Barrier(co, world, 0), "barrier")
+		ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 	})
 	r.sync()
 	stale := sw.Device()
@@ -136,7 +136,7 @@ func progShadows(r *rank) {
 				if before != was || delta < n*(round+1) || c.Shadow(1) != before+delta {
 					panic("a shadow was followed to somewhere else")
 				}
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			}
 			if other := gin.Open(&d, 0); other.Shadow(0) != 0 {
 				panic("another context's shadow moved")
@@ -184,7 +184,7 @@ func progHints(r *rank) {
 						panic("a value is of another round")
 					}
 				}
-				ok(c.Barrier(co, world, 0), "barrier")
+				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 				ok(c.Flush(co), "flush: the next ones have room, the barrier's are gone too")
 			}
 			// What is never announced is found all the same.

@@ -23,7 +23,7 @@ func progWrap(r *rank) {
 			ok(c.Signal(co, world, to, gin.StrongAdd(int32(id), v)), "start value")
 			ok(c.WaitSignal(co, int32(id), v, 64, gin.FromPeer(world, from)), "wait for the start value")
 		}
-		ok(c.Barrier(co, world, 0), "barrier")
+		ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		sum := uint64(0)
 		for _, add := range []uint64{1, 1, 1, 2, 1 << 31, 1 << 32, 3, 1<<63 - 1} {
 			for id := range start {
@@ -33,20 +33,20 @@ func progWrap(r *rank) {
 			for id, v := range start {
 				ok(c.WaitSignal(co, int32(id), v+sum, 64, gin.FromPeer(world, from)), "wait for %#x", v+sum)
 			}
-			ok(c.Barrier(co, world, 0), "barrier")
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			for id, v := range start {
 				if got := c.ReadSignal(int32(id)); got != v+sum {
 					panic("a signal has another value than was added")
 				}
 			}
-			ok(c.Barrier(co, world, 0), "barrier")
+			ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		}
 		// Network and LSA peers add to one signal.
 		lsa := gin.LSA(&d)
 		ok(c.Signal(co, world, to, gin.StrongAdd(2, 1<<63)), "signal")
 		ok(c.LSASignal(co, (lsa.Rank+1)%lsa.Ranks, 2, 1<<63+5), "LSA signal")
 		ok(c.WaitSignal(co, 2, 5, 63, gin.FromTeam(world)), "wait for both")
-		ok(c.Barrier(co, world, 0), "barrier")
+		ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		if got := c.ReadSignal(2); got != 5 {
 			panic("network and LSA words do not add up")
 		}
@@ -140,7 +140,7 @@ func progReset(r *rank) {
 		}
 		ok(c.WaitSignal(co, 0, 7*n, 64, gin.FromTeam(world)), "wait after reset")
 		ok(c.WaitCounter(co, 0, n, 64, gin.FromTeam(world)), "counter after reset")
-		ok(c.Barrier(co, world, 0), "barrier")
+		ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 		if s, k := c.ReadSignal(0), c.ReadCounter(0); s != 7*n || k != n {
 			panic("a signal or a counter counts from elsewhere than its reset")
 		}

@@ -3,6 +3,7 @@
 package compiler
 
 import (
+	"fmt"
 	"go/types"
 
 	"golang.org/x/tools/go/ssa"
@@ -52,7 +53,7 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 
 		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
 		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
-		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC,
+		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "SizeOf": (*emitter).sizeOf,
 	}
 }
 
@@ -97,6 +98,10 @@ func (e *emitter) ptrOf(in *ssa.Call, _ *ssa.Function) string {
 	s := e.arg(in, 0)
 	none := e.ins("icmp eq i64 %s, 0", e.slicePart(s, 1))
 	return e.ins("select i1 %s, ptr null, ptr %s", none, e.slicePart(s, 0))
+}
+
+func (e *emitter) sizeOf(_ *ssa.Call, f *ssa.Function) string {
+	return fmt.Sprint(sizes.Sizeof(element(f)))
 }
 
 // ptrAt has no bounds, as a Ptr has none: it wraps like an address.

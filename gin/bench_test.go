@@ -190,22 +190,32 @@ func BenchmarkWait(b *testing.B) {
 	})
 }
 
-// BenchmarkBarrier is barriers of two ranks.
+// BenchmarkBarrier is barriers of a few ranks of this process.
 func BenchmarkBarrier(b *testing.B) {
 	for name, barrier := range map[string]func(c *gin.Context, co gin.Coop, d *gin.DevComm) gin.Status{
-		"GIN": func(c *gin.Context, co gin.Coop, d *gin.DevComm) gin.Status { return c.Barrier(co, gin.World(d), 0) },
+		"put": func(c *gin.Context, co gin.Coop, d *gin.DevComm) gin.Status {
+			return c.Barrier(co, gin.World(d), 0, gin.FencePut)
+		},
+		"none": func(c *gin.Context, co gin.Coop, d *gin.DevComm) gin.Status {
+			return c.Barrier(co, gin.World(d), 0, gin.FenceNone)
+		},
 		"LSA": func(c *gin.Context, co gin.Coop, _ *gin.DevComm) gin.Status { return c.LSABarrier(co, 0) },
+		"hybrid": func(c *gin.Context, co gin.Coop, _ *gin.DevComm) gin.Status {
+			return c.HybridBarrier(co, 0, gin.FencePut)
+		},
 	} {
-		b.Run(name, func(b *testing.B) {
-			p := newPair(b, 2, doorbell.Needs{Barriers: 1}, 8)
-			b.ReportAllocs()
-			b.ResetTimer()
-			p.run(b, func(t gpu.Thread, c *gin.Context, d *gin.DevComm, _ int) {
-				for range b.N {
-					must(barrier(c, gin.ByThread(t), d), "barrier")
-				}
+		for _, ranks := range []int{2, 4, 8} {
+			b.Run(fmt.Sprintf("%s/%dranks", name, ranks), func(b *testing.B) {
+				p := newPair(b, ranks, doorbell.Needs{Barriers: 1}, 8)
+				b.ReportAllocs()
+				b.ResetTimer()
+				p.run(b, func(t gpu.Thread, c *gin.Context, d *gin.DevComm, _ int) {
+					for range b.N {
+						must(barrier(c, gin.ByThread(t), d), "barrier")
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -224,7 +234,7 @@ func TestAllocs(t *testing.T) {
 			must(c.PutValue(co, w, 0, recv, 0, 1, 8, gin.None()), "value")
 		},
 		"signal":  func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Signal(co, w, 0, gin.StrongAdd(1, 3)), "signal") },
-		"barrier": func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Barrier(co, w, 0), "barrier") },
+		"barrier": func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Barrier(co, w, 0, gin.FencePut), "barrier") },
 		"LSA": func(c *gin.Context, co gin.Coop, w gin.Team) {
 			must(c.LSAPut(co, 0, recv, 0, send.Base, 100), "LSA put")
 			must(c.LSASignal(co, 0, 0, 1), "LSA signal")

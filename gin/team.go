@@ -29,6 +29,52 @@ func (t Team) WorldRank(dc *DevComm, peer int32) int32 { return dc.Rank + (peer-
 // Has says whether peer is a rank of the team.
 func (t Team) Has(peer int32) bool { return peer >= 0 && peer < t.Ranks }
 
+// TeamRank is the rank in the team of a rank of the world, or -1 when it is not in it.
+func (t Team) TeamRank(dc *DevComm, world int32) int32 {
+	away := world - dc.Rank
+	if t.Stride == 0 || away%t.Stride != 0 {
+		return -1
+	}
+	if r := t.Rank + away/t.Stride; t.Has(r) {
+		return r
+	}
+	return -1
+}
+
+// Contains says whether a rank of the world is in the team.
+func (t Team) Contains(dc *DevComm, world int32) bool { return t.TeamRank(dc, world) >= 0 }
+
+// RankIn is the rank in another team of a rank of this one, or -1 when it is not in it.
+func (t Team) RankIn(dc *DevComm, other Team, peer int32) int32 {
+	if !t.Has(peer) {
+		return -1
+	}
+	return other.TeamRank(dc, t.WorldRank(dc, peer))
+}
+
+// RankInDifference is the rank in parent of number index, from 0, of parent's ranks that are not in subset. It is -1 when
+// there are not so many, or subset is no part of parent as Inner and Outer make them.
+func RankInDifference(parent, subset Team, index int32) int32 {
+	if parent.Stride < 1 || subset.Stride < 1 || subset.Stride%parent.Stride != 0 {
+		return -1
+	}
+	step := subset.Stride / parent.Stride
+	first := parent.Rank - subset.Rank*step
+	last := first + (subset.Ranks-1)*step
+	if first < 0 || last < first || last >= parent.Ranks || index < 0 || index >= parent.Ranks-subset.Ranks {
+		return -1
+	}
+	if index < first {
+		return index
+	}
+	index -= first
+	if inside := last - first + 1 - subset.Ranks; index >= inside {
+		return last + 1 + index - inside
+	}
+	// Between two ranks of subset there are step-1 others.
+	return first + index/(step-1)*step + 1 + index%(step-1)
+}
+
 // LSARank is the rank in the LSA team of a rank of the world, or -1 when it is not in it.
 func LSARank(dc *DevComm, world int32) int32 {
 	r := world - (dc.Rank - dc.LSARank)

@@ -44,6 +44,61 @@ func checkTeam(t *rapid.T, dc *DevComm, what string, team Team, m members) {
 			t.Fatalf("%s %+v of rank %d: peer %d is rank %d of the world, want %d", what, team, dc.Rank, p, team.WorldRank(dc, p), m.world[p])
 		}
 	}
+	for w := int32(-3); w < dc.Ranks+3; w++ {
+		want := int32(slices.Index(m.world, w))
+		if got := team.TeamRank(dc, w); got != want || team.Contains(dc, w) != (want >= 0) {
+			t.Fatalf("%s %+v of rank %d: rank %d of the world is rank %d of it, want %d", what, team, dc.Rank, w, got, want)
+		}
+	}
+}
+
+// checkPart compares what two teams say of each other, part being one that Inner or Outer made of the other.
+func checkPart(t *rapid.T, dc *DevComm, parent, part Team, all, some members) {
+	var others []int32
+	for place, w := range all.world {
+		in := int32(slices.Index(some.world, w))
+		if got := parent.RankIn(dc, part, int32(place)); got != in {
+			t.Fatalf("rank %d of %+v is rank %d of %+v, want %d", place, parent, got, part, in)
+		}
+		if in < 0 {
+			others = append(others, int32(place))
+		} else if back := part.RankIn(dc, parent, in); back != int32(place) {
+			t.Fatalf("rank %d of %+v is rank %d of %+v, want %d", in, part, back, parent, place)
+		}
+	}
+	for i := int32(-2); i < int32(len(others))+3; i++ {
+		want := int32(-1)
+		if i >= 0 && int(i) < len(others) {
+			want = others[i]
+		}
+		if got := RankInDifference(parent, part, i); got != want {
+			t.Fatalf("number %d of %+v without %+v is %d, want %d of %v", i, parent, part, got, want, others)
+		}
+	}
+}
+
+// TestTeamRefused gives RankInDifference sets that are no parts, and RankIn ranks that are not there.
+func TestTeamRefused(t *testing.T) {
+	dc := &DevComm{Rank: 3, Ranks: 8, LSASize: 4, LSARank: 3}
+	world := World(dc)
+	for _, c := range []struct{ parent, subset Team }{
+		{world, Team{}}, {Team{}, world}, {world.Outer(2), LSA(dc)}, {LSA(dc), world}, {world, Team{9, 3, 1}}, {world, Team{2, 1, 4}},
+		{world, Team{2, 0, -1}}, {world.Outer(4), world.Outer(2)}, {world, Team{0, 0, 1}},
+	} {
+		for i := range int32(8) {
+			if got := RankInDifference(c.parent, c.subset, i); got != -1 {
+				t.Errorf("number %d of %+v without %+v is %d, want -1", i, c.parent, c.subset, got)
+			}
+		}
+	}
+	for _, p := range []int32{-1, 4, 1 << 30} {
+		if got := LSA(dc).RankIn(dc, world, p); got != -1 {
+			t.Errorf("rank %d of 4 is rank %d of the world, want -1", p, got)
+		}
+	}
+	if r := (Team{}).TeamRank(dc, 3); r != -1 {
+		t.Errorf("this rank is rank %d of no team, want -1", r)
+	}
 }
 
 func TestTeamModel(t *testing.T) {
@@ -77,7 +132,7 @@ func TestTeamModel(t *testing.T) {
 				}
 			}
 			n := rapid.SampledFrom(divisors).Draw(t, "part")
-			me := m.me
+			me, parent, all := m.me, team, m
 			if rapid.Bool().Draw(t, "inner") {
 				team, m = team.Inner(int32(n)), pick(m, func(p int) bool { return p/n == me/n })
 				checkTeam(t, dc, "inner", team, m)
@@ -85,6 +140,8 @@ func TestTeamModel(t *testing.T) {
 				team, m = team.Outer(int32(n)), pick(m, func(p int) bool { return p%n == me%n })
 				checkTeam(t, dc, "outer", team, m)
 			}
+			checkPart(t, dc, parent, team, all, m)
+			checkPart(t, dc, World(dc), team, world, m)
 		}
 	})
 }

@@ -41,6 +41,9 @@ func (p Ptr[T]) IsNil() bool { return p.p == nil }
 // Addr is the address as a number, for alignment tests and messages.
 func (p Ptr[T]) Addr() uint64 { return uint64(uintptr(p.p)) }
 
+// SizeOf is how many bytes a T has.
+func SizeOf[T any]() uint64 { return uint64(unsafe.Sizeof(*new(T))) }
+
 // Slice is the n elements at p.
 func Slice[T any](p Ptr[T], n int) []T { return unsafe.Slice((*T)(p.p), n) }
 

@@ -149,10 +149,11 @@ func FuzzDesc(f *testing.F) {
 // Offsets are part of the contract with compiled kernels and the C++ header.
 func TestOffsets(t *testing.T) {
 	golden := map[string][]string{
-		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Refused 64", "Remote 68", "Timeout 72", "Mask 80", "Shift 88", "Slots 96", "Cells 104", "Hints 112", "Prod 120", "Index 128", "Status 136", "Lost 144", "Control 152", "Notes 160", "Net 168", "LSA 176", "SigOffset 184", "Shadow 192", "PeerLSA 200", "Counter 208", "CounterOffset 216", "Inbox 224", "PeerInbox 232", "Barrier 240", "Asleep 248", "size 256"},
+		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Refused 64", "Remote 68", "Multimem 72", "LLBlocks 76", "LLSlots 80", "Together 84", "Timeout 88", "Mask 96", "Shift 104", "Slots 112", "Cells 120", "Hints 128", "Prod 136", "Index 144", "Status 152", "Lost 160", "Control 168", "Notes 176", "Net 184", "LSA 192", "SigOffset 200", "Shadow 208", "PeerLSA 216", "Counter 224", "CounterOffset 232", "Inbox 240", "PeerInbox 248", "Barrier 256", "LL 264", "PeerLL 272", "LLState 280", "Asleep 288", "size 296"},
 		"Producer":     {"Ticket 0", "Credit 8", "size 64"},
 		"Index":        {"Consumed 0", "Completed 8", "size 64"},
-		"BarrierState": {"Arrived 0", "Done 8", "Sent 16", "size 64"},
+		"BarrierState": {"Arrived 0", "Done 8", "Sent 16", "Heard 24", "Stage 32", "size 64"},
+		"LLState":      {"Epoch 0", "size 64"},
 		"Control":      {"Ended 0", "Injected 4", "Cause 8", "Waiter 12", "size 64"},
 		"Notes":        {"Cause 0", "Waiter 64", "size 128"},
 		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
@@ -161,7 +162,7 @@ func TestOffsets(t *testing.T) {
 		"WindowInfo":   {"Gen 0", "size 64"},
 		"WindowPeer":   {"Size 0", "Base 8", "size 16"},
 	}
-	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.SignalWindow{}, abi.WindowInfo{}, abi.WindowPeer{}} {
+	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.LLState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.SignalWindow{}, abi.WindowInfo{}, abi.WindowPeer{}} {
 		rt := reflect.TypeOf(v)
 		var got []string
 		for i := range rt.NumField() {

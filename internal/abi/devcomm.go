@@ -10,7 +10,7 @@ import "github.com/doorbell-net/doorbell/gpu"
 // Where its words live on a device whose memory the host does not reach, and who writes them:
 //
 //	device memory   Control, Status, Lost: written by the host, as copies of what it keeps
-//	                Prod, SigOffset, Shadow, CounterOffset, Barrier, LSA, Inbox: by device threads; atomics are legal
+//	                Prod, SigOffset, Shadow, CounterOffset, Barrier, LSA, Inbox, LL, LLState: by device threads; atomics are legal
 //	host memory     Net, Counter, Index: written by the host, polled by device threads
 //	                Slots, Cells, Hints, Notes: written by device threads with plain stores, polled by the host
 //
@@ -36,6 +36,10 @@ type DevComm struct {
 	Sharing      uint32 // Share*: which threads use a context at once
 	Refused      uint32 // Flag* that this communicator was made without: a call that needs one is Invalid
 	Remote       uint32 // not 0: what is complete is visible at its target
+	Multimem     uint32 // not 0: kernels may use it
+	LLBlocks     int32  // of LLA2A sessions at once
+	LLSlots      int32  // of each, and of each half
+	Together     int32  // ranks that the host's processors run at once, 0 for all: a barrier of more gives way at each look
 	Timeout      uint64 // default deadline of a wait, ns
 
 	Mask  uint64 // queue depth - 1
@@ -63,6 +67,10 @@ type DevComm struct {
 	Inbox     gpu.Ptr[uint64]          // [Barriers][LSASize], written by LSA peers
 	PeerInbox gpu.Ptr[gpu.Ptr[uint64]] // [LSASize]
 	Barrier   gpu.Ptr[BarrierState]    // [LSA, then each context][Barriers]
+
+	LL      gpu.Ptr[uint64]          // [LLBlocks][epoch's parity][LLSlots][LLSlotWords], written by LSA peers
+	PeerLL  gpu.Ptr[gpu.Ptr[uint64]] // [LSASize]
+	LLState gpu.Ptr[LLState]         // [LLBlocks]
 
 	Asleep gpu.Ptr[uint32] // not 0 while the progress owner sleeps
 }
@@ -109,8 +117,22 @@ type BarrierState struct {
 	Arrived uint64 // epoch announced, or being announced
 	Done    uint64 // last epoch that was complete
 	Sent    uint64 // peers told of Arrived so far
-	_       [40]byte
+	Heard   uint64 // peers heard of so far
+	Stage   uint64 // of a hybrid barrier: its parts that are complete
+	_       [24]byte
 }
+
+// LLState is where an LLA2A session goes on when it is opened again.
+type LLState struct {
+	Epoch uint32
+	_     [60]byte
+}
+
+// A slot of LLA2A has two words: the low half of each is data, the high half the epoch that they are of.
+const (
+	LLSlotWords  = 2
+	LLFirstEpoch = 2 // the one after 2^32-1 too; memory is zeroed
+)
 
 // Control is how the host speaks to all threads of a communicator, and they among themselves.
 type Control struct {
@@ -248,6 +270,7 @@ const (
 	OpLSABarrier
 	OpGINBarrier
 	OpWaitSignalAt
+	OpLLA2A
 )
 
 // Faults that a test asks for, on the first operation that fits.

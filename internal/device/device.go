@@ -52,6 +52,9 @@ type Powers struct {
 	// Confined says that a kernel that fails ends its stream and nothing else. Otherwise it ends the device: each later
 	// call of all ranks on that GPU in this process returns the failure, until they have all closed it.
 	Confined bool
+	// Multimem says that one store reaches the windows of all LSA peers, and one load reduces over them, or that this is
+	// emulated.
+	Multimem bool
 }
 
 // Memory is a piece of device memory, of this rank or mapped from another one.

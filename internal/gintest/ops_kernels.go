@@ -94,11 +94,11 @@ func Ops(t gpu.Thread, a OpsArgs) {
 	r.add(t, c.Shadow(0))
 
 	// Nobody gets before all has arrived at the peer: it says so itself.
-	r.status(t, c.Barrier(co, world, 0))
+	r.status(t, c.Barrier(co, world, 0, gin.FencePut))
 	r.status(t, c.Get(co, world, a.Peer, a.Recv, 0, a.Send, 2*n, n, gin.None().Counter(0)))
 	r.status(t, c.FlushPeer(co, world, a.Peer))
 	r.status(t, c.FenceContexts(co, world, a.Peer, 0, 2))
-	r.status(t, c.Barrier(co, world, 0))
+	r.status(t, c.Barrier(co, world, 0, gin.FencePut))
 
 	// What is refused.
 	r.status(t, c.Get(co, world, a.Peer, a.Recv, 3*n+8, a.Send, 0, 8, gin.None()))

@@ -19,6 +19,9 @@ func p99(r result) float64     { return r.Rows[0].P99 }
 func longest(r result) float64 { return r.Rows[0].Max / 1e3 }
 func mops(r result) float64    { return r.Rows[0].Mops }
 
+// meanns is the mean of a round trip of two pairs at once.
+func meanns(r result) float64 { return 2e3 / r.Rows[0].Mops }
+
 // gbps is the bandwidth of the row whose label begins so.
 func gbps(label string) func(result) float64 {
 	return func(r result) float64 {
@@ -96,6 +99,12 @@ var cases = []benchCase{
 		ours: timed("bench ll -n 4 --json"), rounds: 5},
 	{name: "ll, memory", what: "resident in all processes together, shared pages counted in each", unit: "MiB", better: "less", target: "below 1,024 MiB",
 		ours: resident("bench ll -n 4 --json --iters 60"), rounds: 3},
+	{name: "GIN barrier, 4 processes", what: "barriers with FencePut, one after another, mean", unit: "ns", better: "less", target: "at most 4x",
+		ours: barrier("gin", 4), peer: "round trip of 8 B, 4 ranks, mean", theirs: bench("pingpong -n 4 --sizes 8", meanns), rounds: 7},
+	{name: "LSA barrier, 4 processes", what: "the same by stores", unit: "ns", better: "less", target: "at most 2x",
+		ours: barrier("lsa", 4), peer: "round trip of 8 B by stores, 4 ranks, mean", theirs: bench("pingpong -n 4 --sizes 8 --lsa on", meanns), rounds: 7},
+	{name: "GIN barrier, 8 ranks in process", what: "barriers with FencePut, one after another, mean", unit: "ns", better: "less", target: "at most 20 us",
+		ours: barrier("gin", 0), rounds: 7},
 	{name: "idle job", what: "four ranks with a device communicator each that do nothing for 10 s", unit: "% of a core", better: "less", target: "below 2 %",
 		ours: idle(), rounds: 3},
 }
@@ -149,24 +158,39 @@ func residentOf(program string) (mib float64) {
 }
 
 // idle is what four ranks that wait for nothing take of a core, in percent.
-func idle() probe {
-	return probe{text: "doorbell run -n 4 -- measure-idle", run: func(e *env) (float64, error) {
-		exe := filepath.Join(e.dir, "idle")
+func idle() probe { return ranksOf("idle", "percent", 4) }
+
+// barrier is what a barrier of that kind takes on average, in ns: of processes, or of 8 ranks of one.
+func barrier(kind string, processes int) probe { return ranksOf("barrier", "ns", processes, kind) }
+
+// ranksOf runs one of tools/measure's own, in a job of so many processes or, for 0, by itself, and adds up what its ranks say
+// behind a word.
+func ranksOf(name, word string, processes int, args ...string) probe {
+	text := strings.Join(append([]string{"measure-" + name}, args...), " ")
+	if processes > 0 {
+		text = fmt.Sprintf("doorbell run -n %d -- %s", processes, text)
+	}
+	return probe{text: text, run: func(e *env) (float64, error) {
+		exe := filepath.Join(e.dir, name)
 		if _, err := os.Stat(exe); err != nil {
-			if err := sh("go", "build", "-o", exe, "./tools/measure/idle"); err != nil {
+			if err := sh("go", "build", "-o", exe, "./tools/measure/"+name); err != nil {
 				return 0, err
 			}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		out, err := exec.CommandContext(ctx, e.doorbell, "run", "-n", "4", "--", exe).Output()
+		cmd := exec.CommandContext(ctx, exe, args...)
+		if processes > 0 {
+			cmd = exec.CommandContext(ctx, e.doorbell, append([]string{"run", "-n", fmt.Sprint(processes), "--", exe}, args...)...)
+		}
+		out, err := cmd.Output()
 		if err != nil {
 			return 0, err
 		}
 		total := 0.0
 		for line := range strings.Lines(string(out)) {
 			var v float64
-			if _, text, ok := strings.Cut(line, "percent "); ok && json.Unmarshal([]byte(strings.TrimSpace(text)), &v) == nil {
+			if _, text, ok := strings.Cut(line, word+" "); ok && json.Unmarshal([]byte(strings.TrimSpace(text)), &v) == nil {
 				total += v
 			}
 		}

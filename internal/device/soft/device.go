@@ -61,7 +61,7 @@ func (d *Device) MaxCooperativeWarps() int { return d.opt.MaxWarps }
 
 // Powers is device.Device's.
 func (d *Device) Powers() device.Powers {
-	return device.Powers{Lanes: gpu.WarpSize, HostView: true, Confined: true}
+	return device.Powers{Lanes: gpu.WarpSize, HostView: true, Confined: true, Multimem: true}
 }
 
 // CooperativeBlocks is device.Device's. Goroutines need no registers: each kernel gets the same.
