@@ -105,12 +105,7 @@ func (e *emitter) direct(in *ssa.Call, target *closure) string {
 		args = append(args, e.typeOf(v.Type(), in.Pos())+" "+e.ins("extractvalue %s %s, %d", target.envType, target.env, i))
 	}
 	name := e.ref(spec{fn, strings.Join(keys, ",")}, k, e.s, in.Pos())
-	t := e.typeOf(fn.Signature.Results(), in.Pos())
-	if t == "void" {
-		e.line("call void %s(%s) #2", name, strings.Join(args, ", "))
-		return ""
-	}
-	return e.ins("call %s %s(%s) #2", t, name, strings.Join(args, ", "))
+	return e.called(in, fn.Signature, name, args)
 }
 
 // constOf is the constant that v is, also by what is known of the arguments.

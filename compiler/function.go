@@ -106,7 +106,7 @@ func (e *emitter) head(k *entry) string {
 		params = append(params, e.typeOf(v.Type(), v.Pos())+" "+n)
 		e.names[v] = n
 	}
-	return fmt.Sprintf("define internal %s %s(%s) #0%s", e.typeOf(e.f.Signature.Results(), e.f.Pos()), e.units[e.s].name, strings.Join(params, ", "), tail)
+	return e.signatureOf(e.units[e.s].name, params) + tail
 }
 
 // passedOn says whether a kernel's arguments are used as one value, and not only field by field or from their variable.

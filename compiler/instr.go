@@ -93,22 +93,6 @@ func (e *emitter) control(in ssa.Instruction) {
 	}
 }
 
-func (e *emitter) ret(in *ssa.Return) {
-	switch len(in.Results) {
-	case 0:
-		e.line("ret void")
-	case 1:
-		e.line("ret %s %s", e.typeOf(in.Results[0].Type(), in.Pos()), e.value(in.Results[0]))
-	default:
-		t := e.typeOf(e.f.Signature.Results(), in.Pos())
-		agg := "poison"
-		for i, r := range in.Results {
-			agg = e.ins("insertvalue %s %s, %s %s, %d", t, agg, e.typeOf(r.Type(), in.Pos()), e.value(r), i)
-		}
-		e.line("ret %s %s", t, agg)
-	}
-}
-
 // alloc is a variable whose address is taken. It is cleared where it is declared, each time.
 func (e *emitter) alloc(in *ssa.Alloc) {
 	t := in.Type().Underlying().(*types.Pointer).Elem()

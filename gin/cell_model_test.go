@@ -87,3 +87,19 @@ func TestLoadBytesModel(t *testing.T) {
 		}
 	}
 }
+
+// TestLoadWords: by words or by bytes, what is read is the same, wherever it lies, and nothing beside it.
+func TestLoadWords(t *testing.T) {
+	words := make([]uint64, 3)
+	p := gpu.Cast[byte](gpu.PtrTo(&words[0]))
+	for i := range uint64(24) {
+		p.Byte(i).Store(byte(0x81 + 7*i))
+	}
+	for off := range uint64(8) {
+		for n := range uint64(9) {
+			if got, want := loadWords(p.Byte(8+off), n), loadBytes(p.Byte(8+off), n); got != want {
+				t.Errorf("%d bytes at offset %d: %#x, want %#x", n, off, got, want)
+			}
+		}
+	}
+}

@@ -20,6 +20,7 @@ type Context struct {
 	nearLSA  gpu.Ptr[uint64] // its signal words: a look at the table less for who signals one peer again and again
 	far      uint64          // what NET word number farWord was when it was looked at last
 	timeout  uint64
+	perNode  uint64 // reciprocal of the ranks in a node where only one of them has a queue, else of 1
 }
 
 // Open is context number id of the communicator. One that does not exist answers each call with Invalid.
@@ -27,8 +28,15 @@ func Open(dc *DevComm, id int32) Context {
 	if dc.Version != abi.DevCommVersion || id < 0 || id >= dc.Contexts {
 		id = -1
 	}
-	return Context{dc: dc, id: id, timeout: dc.Timeout}
+	c := Context{dc: dc, id: id, timeout: dc.Timeout, perNode: 1 << 32}
+	if id >= 0 && dc.Railed != 0 {
+		c.perNode = reciprocal(uint32(dc.LSASize))
+	}
+	return c
 }
+
+// reciprocal is ceil(2^32/n): x / n is x * reciprocal >> 32, exactly, for an x whose product with n is below 2^32.
+func reciprocal(n uint32) uint64 { return uint64((1<<32-1)/n) + 1 }
 
 // DevComm is the communicator that this is a context of.
 func (c *Context) DevComm() *DevComm { return c.dc }
@@ -40,23 +48,14 @@ func (c *Context) SetTimeout(ns uint64) { c.timeout = ns }
 // add no fence: one release may so cover many puts.
 func (c *Context) SetReleased(s gpu.Scope) { c.released = s }
 
-// queue finds the queue to a rank of a team and that rank's number in the world; ok is false when there is none.
+// queue finds the queue to a rank of a team and that rank's number in the world; ok is false when there is none. It
+// divides nothing and branches nowhere, so that a compiler does all of it before a loop of puts.
 func (c *Context) queue(team Team, peer int32) (index, world int32, ok bool) {
-	if c.id < 0 || !team.Has(peer) {
-		return 0, 0, false
-	}
 	world = team.WorldRank(c.dc, peer)
-	if world < 0 || world >= c.dc.Ranks {
-		return 0, 0, false
-	}
-	index = world
-	if c.dc.Railed != 0 {
-		if world%c.dc.LSASize != c.dc.LSARank {
-			return 0, 0, false // not on this rank's rail: it has no queue
-		}
-		index = world / c.dc.LSASize
-	}
-	return c.id*c.dc.Peers + index, world, true
+	index = int32(uint64(uint32(world)) * c.perNode >> 32)
+	onRail := c.dc.Railed == 0 || index*c.dc.LSASize+c.dc.LSARank == world // there is no queue to the others
+	ok = c.id >= 0 && team.Has(peer) && uint32(world) < uint32(c.dc.Ranks) && onRail
+	return c.id*c.dc.Peers + index, world, ok
 }
 
 // generation is that of the window which is registered now under w's id, and never that of no window. The tables behind it

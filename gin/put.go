@@ -196,11 +196,29 @@ func loadBytes(p gpu.Ptr[byte], n uint64) uint64 {
 	if n == 8 && p.Addr()&7 == 0 {
 		return early(gpu.Cast[uint64](p))
 	}
+	if gpu.WarpSize > 1 {
+		return loadWords(p, n)
+	}
 	v := uint64(0)
 	for i := range n {
 		v |= uint64(p.Byte(i).Load()) << (8 * i)
 	}
 	return v
+}
+
+// loadWords is loadBytes by the one or two aligned words that the bytes lie in, which are of the same page: less code, and
+// fewer loads to wait for. What else they hold is not looked at.
+func loadWords(p gpu.Ptr[byte], n uint64) uint64 {
+	if n == 0 {
+		return 0
+	}
+	off := p.Addr() & 7
+	words := gpu.Cast[uint64](p.Byte(-off))
+	v := early(words) >> (8 * off)
+	if off+n > 8 {
+		v |= early(words.At(1)) << (64 - 8*off)
+	}
+	return v & (^uint64(0) >> (64 - 8*n))
 }
 
 // storeCell packs a payload into the words of a cell, 7 bytes below each phase bit.

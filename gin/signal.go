@@ -41,7 +41,7 @@ func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src So
 func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
 	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
 	if gpu.WarpSize > 1 {
-		return c.waitFar(t, i, op, id, least+off, bits, src)
+		return c.waitFar(t, i, op, id, least, off, bits, src)
 	}
 	seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 	if rollingLE(least, seen, bits) {
@@ -59,17 +59,17 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 			t.Relax(0)
 		}
 	}
-	return c.waitLonger(t, i, op, id, least, bits, src)
+	return c.waitLonger(t, i, op, id, least, off, bits, src)
 }
 
 // waitFar is waitWord where the NET word is across PCIe, at 1 us a look, and the LSA word near, at a sixth of it: the one
-// that ended the last wait is looked at more often. least includes the offset of the last reset.
-func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
-	net, lsa := c.dc.Net.At(i), c.dc.LSA.At(i)
+// that ended the last wait is looked at more often. off is what the last reset remembered.
+func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least, off uint64, bits int32, src Source) Status {
+	net, lsa, want := c.dc.Net.At(i), c.dc.LSA.At(i), least+off
 	if c.byLSA && c.farWord == int32(i) {
 		// A value of before is never too high: words only grow.
 		for range nearLooks {
-			if rollingLE(least, c.far+gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), bits) {
+			if rollingLE(want, c.far+gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), bits) {
 				return OK
 			}
 		}
@@ -79,7 +79,7 @@ func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits
 		// The near one first, and ordered only if it counts: so that both are on their way at once.
 		near := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
 		c.far, c.farWord = gpu.Load(net, gpu.Acquire, gpu.ScopeSys), int32(i)
-		if !rollingLE(least, c.far+near, bits) {
+		if !rollingLE(want, c.far+near, bits) {
 			continue
 		}
 		if c.byLSA = near != before; c.byLSA {
@@ -87,15 +87,15 @@ func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits
 		}
 		return OK
 	}
-	return c.waitLonger(t, i, op, id, least-c.dc.SigOffset.At(i).Load(), bits, src)
+	return c.waitLonger(t, i, op, id, least, off, bits, src)
 }
 
 // nearLooks is how often the LSA word is looked at before the NET word is, when the last signal came by the former: 10 us.
 const nearLooks = 64
 
-func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
+func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least, off uint64, bits int32, src Source) Status {
 	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
-	return c.waitPair(t, c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load(), &w, bits, src)
+	return c.waitPair(t, c.dc.Net.At(i), c.dc.LSA.At(i), off, &w, bits, src)
 }
 
 // waitPair waits until the NET and the LSA word less off are at least what w.note wants.

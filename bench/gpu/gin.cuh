@@ -100,9 +100,12 @@ DB void copy_lanes(uint8_t *dst, const uint8_t *src, uint64_t bytes, uint64_t la
 
 DB uint64_t load_bytes(const uint8_t *p, uint64_t n) {
   if (n == 8 && (uint64_t(p) & 7) == 0) return early(reinterpret_cast<const uint64_t *>(p));
-  uint64_t v = 0;
-  for (uint64_t i = 0; i < n; i++) v |= uint64_t(p[i]) << (8 * i);
-  return v;
+  if (n == 0) return 0;
+  uint64_t off = uint64_t(p) & 7;
+  const uint64_t *words = reinterpret_cast<const uint64_t *>(p - off);
+  uint64_t v = early(words) >> 8 * off;
+  if (off + n > 8) v |= early(words + 1) << (64 - 8 * off);
+  return v & ~0ull >> (64 - 8 * n);
 }
 
 DB void leave(uint32_t *claim, record *r, const record &note, uint32_t s) {

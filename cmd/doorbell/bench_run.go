@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	core "github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/benches"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/launchenv"
@@ -37,7 +38,13 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 		return report.Result{}, err
 	}
 	if cfg.PTX != "" {
-		if err := takeKernels(cfg.PTX); err != nil {
+		var err error
+		if bc.Pairs = cfg.Pairs; bc.Pairs > 0 {
+			bc.Twin, err = twinOf(kernels.PingPongKernel, kernels.PingPong, cfg.PTX)
+		} else {
+			err = takeKernels(cfg.PTX)
+		}
+		if err != nil {
 			return report.Result{}, usagef("--ptx: %w", err)
 		}
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"time"
@@ -41,6 +42,7 @@ type benchConfig struct {
 	Plot  string
 	Paper bool
 	PTX   string // file of kernels that take the built-in ones' place; empty: none
+	Pairs int    // with PTX: the built-in kernel and the file's are measured in turn, so many times; 0: the file's alone
 
 	// Step shows progress on a terminal: done of total parts, and what comes next. It is never nil and may be called from
 	// one goroutine at a time.
@@ -85,8 +87,9 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
 		PTX          string  `json:"ptx,omitempty"`
+		Pairs        int     `json:"pairs,omitempty"`
 	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
-		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op, c.PTX})
+		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
 }
 
 // benchFlags are flags as typed, before they become a benchConfig.
@@ -121,7 +124,8 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&b.Plot, "plot", "", "draw a chart into `FILE.svg|.png|.html`")
 	f.BoolVar(&b.Paper, "paper", false, "show the figures that arXiv 2511.15076 gives, beside ours (pingpong)")
 	f.StringVar(&b.PTX, "ptx", "", "take the kernels of this PTX or cubin `FILE` in place of the built-in ones, to compare compilers")
-	_ = f.MarkHidden("ptx")
+	f.IntVar(&b.Pairs, "pairs", 0, "with --ptx, measure the built-in kernel and the file's in turn, so many `TIMES` (pingpong)")
+	_ = errors.Join(f.MarkHidden("ptx"), f.MarkHidden("pairs"))
 	if b.kind.moe {
 		f.IntVar(&b.Tokens, "tokens", 64, "tokens of each rank")
 		f.IntVar(&b.Hidden, "hidden", 7168, "elements of a token")
@@ -187,6 +191,9 @@ func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 	}
 	if c.Warmup < -1 {
 		return c, usagef("--warmup %d: it must be -1, for the bench's choice, or more", c.Warmup)
+	}
+	if c.Pairs < 0 || c.Pairs > 0 && (c.PTX == "" || b.kind.name != "pingpong") {
+		return c, usagef("--pairs %d: 1 or more are accepted, with --ptx, of pingpong", c.Pairs)
 	}
 	if c.Plot != "" {
 		if err := report.CheckPlotName(c.Plot); err != nil {

@@ -31,6 +31,18 @@ func takeKernels(file string) error {
 	return nil
 }
 
+// twinOf is a kernel again, with the code in a file, to run beside it in one process.
+func twinOf[A any](k gpu.Kernel[A], fn func(gpu.Thread, A), file string) (gpu.Kernel[A], error) {
+	text, err := os.ReadFile(file)
+	if err == nil && !hasEntry(text, k.Name()) {
+		err = fmt.Errorf("%s has no entry %s", file, k.Name())
+	}
+	if err != nil {
+		return gpu.Kernel[A]{}, err
+	}
+	return gpu.NewKernel(k.Name(), fn, string(text)), nil
+}
+
 // benchCodes is the kernels of bench/kernels: those of one module.
 func benchCodes() (all []*gpu.Code) {
 	module := kernels.PingPongKernel.PTX()

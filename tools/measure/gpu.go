@@ -26,6 +26,9 @@ type gpuCase struct {
 	pickTheirs                       func(*gpuRun) float64
 }
 
+// inTurns says whether the case's command measures ours and the twin in turn, row by row.
+func (c *gpuCase) inTurns() bool { return c.peer != "" && c.theirs == "" }
+
 // gpuRun is what one command gave in one round.
 type gpuRun struct {
 	bench  result
@@ -51,11 +54,13 @@ const (
 	lsaFlags      = " --device cuda --local --timeout 5s"
 	gpuFlags      = lsaFlags + " --net shm --windows host"
 	ginCommand    = "bench pingpong -n 2 --sizes 8" + gpuFlags
+	hbmCommand    = "bench pingpong -n 2 --sizes 8" + lsaFlags
 	lsaCommand    = "bench pingpong -n 2 --sizes 8 --lsa on" + lsaFlags
 	postCommand   = "bench post -n 2 --sizes 8,64K" + gpuFlags
 	rateCommand   = "bench rate -n 2 --iters 200000" + gpuFlags
 	allCommand    = "bench alltoall -n 4 --sizes 4K --lsa on" + lsaFlags
 	twin          = " --ptx twins.ptx"
+	inTurn        = twin + " --pairs 16"
 )
 
 func gpuP50(r *gpuRun) float64  { return r.bench.Rows[0].P50 }
@@ -84,16 +89,18 @@ func floorMin(name string) func(*gpuRun) float64 {
 
 // gpuCases is what bench/gpu/run.sh measures.
 func gpuCases() []gpuCase {
-	const flag, word, nvcc = "cpu-gpu-cpu flag", "two kernels, 8 B and flag, release by add", "the same kernel in CUDA C++"
+	const flag, word, nvcc, turn = "cpu-gpu-cpu flag", "two kernels, 8 B and flag, release by add", "the same kernel in CUDA C++", ", in turn in one process"
 	all := []gpuCase{
 		{"put + signal, 8 B, median", "round trip between two ranks of one GPU, by the proxy, windows in host memory", "us", "less", "at most 1.2x",
 			ginCommand, gpuP50, "twice a flag's round trip CPU - GPU - CPU", floorsCommand, floorP50(flag, 2)},
-		{"put + signal, 8 B, twin", "the same", "us", "less", "at most 1.03x", ginCommand, gpuP50, nvcc, ginCommand + twin, gpuP50},
+		{name: "put + signal, 8 B, twin", what: "the same", unit: "us", better: "less", target: "at most 1.03x", ours: ginCommand + inTurn, peer: nvcc + turn},
+		{name: "put + signal, 8 B, device windows", what: "round trip by the proxy and the driver's stores, windows in device memory", unit: "us", better: "less",
+			target: "at most 12 us", ours: hbmCommand, pick: gpuP50},
 		{"store + signal, 8 B, median", "round trip between two ranks of one GPU, by stores, windows in device memory", "us", "less", "at most 1.1x",
 			lsaCommand, gpuP50, "two bare kernels, 8 B and a flag raised by a releasing add", floorsCommand, floorP50(word, 1)},
 		{"store + signal, 8 B, minimum", "the same, minimum", "us", "less", "at most 1.1x",
 			lsaCommand, gpuMin, "two bare kernels, minimum", floorsCommand, floorMin(word)},
-		{"store + signal, 8 B, twin", "the same, median", "us", "less", "at most 1.03x", lsaCommand, gpuP50, nvcc, lsaCommand + twin, gpuP50},
+		{name: "store + signal, 8 B, twin", what: "the same, median", unit: "us", better: "less", target: "at most 1.03x", ours: lsaCommand + inTurn, peer: nvcc + turn},
 		{"all to all, 4 KiB, 4 ranks, twin", "a round by stores, 4 ranks of one GPU", "us", "less", "at most 1.03x", allCommand, gpuP50, nvcc, allCommand + twin, gpuP50},
 		{"puts of 8 B per second, twin", "each word compared at the receiver", "M/s", "more", "at least 0.97x", rateCommand, gpuMops, nvcc, rateCommand + twin, gpuMops},
 		{"kernels loaded, cold", "all kernels of the benchmarks and of moe, by the driver, its cache off", "s", "less", "at most 1 s",
@@ -179,6 +186,13 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 	var ours, theirs, ratios []float64
 	for i, r := range runs[c.ours] {
 		if r == nil {
+			continue
+		}
+		if c.inTurns() {
+			for rows := r.bench.Rows; len(rows) > 1; rows = rows[2:] {
+				ours, theirs = append(ours, rows[0].P50), append(theirs, rows[1].P50)
+				ratios = append(ratios, rows[0].P50/rows[1].P50)
+			}
 			continue
 		}
 		if c.theirs != "" {

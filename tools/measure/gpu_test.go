@@ -17,25 +17,27 @@ func fakeProgram(t *testing.T, dir, name, script string) {
 	}
 }
 
-// TestGPURows: a round's figures come from the commands that the cases name, each run once, ratios are of one round, and a
+// TestGPURows: figures of a round come from the commands that the cases name, each run once, ratios are of one round, and a
 // command that fails costs its rows alone.
 func TestGPURows(t *testing.T) {
 	dir := t.TempDir()
 	fakeProgram(t, dir, "nvidia-smi", "echo 'Fake GPU, 1.2.3'")
 	fakeProgram(t, dir, "floors", `echo '{"floor":"cpu-gpu-cpu flag","p50_us":2,"min_us":1}'`)
 	fakeProgram(t, dir, "doorbell", `case "$*" in
-*ptx*) echo 'no such kernel' >&2; exit 1;;
-*pingpong*) echo '{"verified":true,"rows":[{"bytes":8,"p50_us":5,"min_us":4}]}';;
+*pairs*) echo '{"verified":true,"rows":[{"p50_us":5},{"p50_us":4},{"p50_us":3},{"p50_us":6}]}';;
+*host*) echo '{"verified":true,"rows":[{"bytes":8,"p50_us":5,"min_us":4}]}';;
+*) echo 'no such kernel' >&2; exit 1;;
 esac`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
 	err := runGPU(dir, &out, 2, "put + signal")
 	if err == nil || !strings.Contains(err.Error(), "no such kernel") {
-		t.Errorf("the twin's failure is not told: %v", err)
+		t.Errorf("a command's failure is not told: %v", err)
 	}
 	got := out.String()
-	if strings.Count(got, "\n") != 1 || !strings.Contains(got, `"ratio":{"min":1.25,"median":1.25,"max":1.25}`) || !strings.Contains(got, "Fake GPU, driver 1.2.3") ||
-		!strings.Contains(got, `"rounds":2`) {
+	if strings.Count(got, "\n") != 2 || !strings.Contains(got, `"ratio":{"min":1.25,"median":1.25,"max":1.25}`) || !strings.Contains(got, "Fake GPU, driver 1.2.3") ||
+		!strings.Contains(got, `"rounds":2`) || !strings.Contains(got, `"ratio":{"min":0.5,`) || !strings.Contains(got, `"max":1.25},`) ||
+		!strings.Contains(got, `"rounds":4`) { // of what is measured in turn, a pair is a round
 		t.Errorf("rows:\n%s", got)
 	}
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":false,"error":"a byte is wrong","rows":[{"bytes":8,"p50_us":5}]}'`)

@@ -19,6 +19,7 @@
 //	cuMemFree, cuMemFreeHost             wait        Free puts them off until nothing runs
 //	cuModuleLoadData, cuModuleUnload     wait        Open loads all kernels that are package variables; a launch of
 //	                                                 another waits for the end of what runs, then returns ErrBusy
+//	cuLink*                              not tried   made where cuModuleLoadData is
 //	cuMemHostAlloc of 64 MiB             may wait    AllocHost of more than 1 MiB likewise
 //	cuMemcpy within the device,          room for    Stream.Copy and Fill; nothing here calls them otherwise
 //	cuMemsetD8 of 256 MiB                threads     while a kernel runs

@@ -30,6 +30,10 @@ const (
 	cuCtxSetCurrent
 	cuCtxEnablePeerAccess
 	cuCtxGetStreamPriorityRange
+	cuLinkCreate
+	cuLinkAddData
+	cuLinkComplete
+	cuLinkDestroy
 	cuModuleLoadDataEx
 	cuModuleUnload
 	cuModuleGetFunction
@@ -70,6 +74,10 @@ var symbols = [functions]string{
 	cuCtxSetCurrent:             "cuCtxSetCurrent",
 	cuCtxEnablePeerAccess:       "cuCtxEnablePeerAccess",
 	cuCtxGetStreamPriorityRange: "cuCtxGetStreamPriorityRange",
+	cuLinkCreate:                "cuLinkCreate_v2",
+	cuLinkAddData:               "cuLinkAddData_v2",
+	cuLinkComplete:              "cuLinkComplete",
+	cuLinkDestroy:               "cuLinkDestroy",
 	cuModuleLoadDataEx:          "cuModuleLoadDataEx",
 	cuModuleUnload:              "cuModuleUnload",
 	cuModuleGetFunction:         "cuModuleGetFunction",

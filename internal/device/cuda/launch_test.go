@@ -57,6 +57,9 @@ func TestLoading(t *testing.T) {
 	if n := d.count("cuModuleLoadDataEx"); n != loaded+1 {
 		t.Errorf("one module was loaded %d times", n-loaded)
 	}
+	if made, gone := d.count("cuLinkComplete"), d.count("cuLinkDestroy"); made != loaded+1 || gone != made {
+		t.Errorf("%d modules were linked and %d links destroyed, of %d modules", made, gone, loaded+1)
+	}
 	shut(t, other.Close)
 	shut(t, a.Close)
 	shut(t, b.Close)
@@ -72,7 +75,7 @@ func TestBadKernels(t *testing.T) {
 		words     []string
 	}{
 		{"Bare", "", []string{"kernel Bare was not compiled for a GPU", "go generate"}},
-		{"Broken", header("error: 42 is no instruction"), []string{"cuModuleLoadDataEx: CUDA_ERROR_INVALID_PTX (218)", "module of kernel Broken", "capability 9.0", "ptxas: error: 42 is no instruction"}},
+		{"Broken", header("error: 42 is no instruction"), []string{"cuLinkAddData: CUDA_ERROR_INVALID_PTX (218)", "module of kernel Broken", "capability 9.0", "ptxas: error: 42 is no instruction"}},
 		{"Absent", header(".visible .entry Present()\n{ ret; }\n"), []string{"cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)", "kernel Absent", "no entry"}},
 	} {
 		k := kernelOf(c.name, c.ptx)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,13 +34,10 @@ type kernel struct {
 }
 
 const (
-	attrMaxThreads   = 0 // CU_FUNC_ATTRIBUTE_*
-	attrSharedBytes  = 1
-	attrLocalBytes   = 3
-	attrRegisters    = 4
-	jitErrorLog      = 5 // CU_JIT_ERROR_LOG_BUFFER
-	jitErrorLogBytes = 6
-	jitLogBytes      = 8 << 10
+	attrMaxThreads  = 0 // CU_FUNC_ATTRIBUTE_*
+	attrSharedBytes = 1
+	attrLocalBytes  = 3
+	attrRegisters   = 4
 )
 
 // kernel finds a kernel that is loaded, or loads it if nothing runs.
@@ -110,42 +106,32 @@ func (c *card) load(codes []*gpu.Code) {
 	c.kernels.Store(&next)
 }
 
-// compileAll compiles the modules that are not there yet, each by a thread of its own.
+// compileAll compiles the modules that are not there yet, each by a thread of its own, and then loads them.
 func (c *card) compileAll(codes []*gpu.Code) {
+	type unloaded struct {
+		kernel, text string
+		code         []byte
+		err          error
+	}
 	var wg sync.WaitGroup
+	var all []*unloaded
 	for _, code := range codes {
-		text := unit(code.PTX, code.Name)
-		if c.modules[text] != nil {
+		u := &unloaded{kernel: code.Name, text: unit(code.PTX, code.Name)}
+		if c.modules[u.text] != nil {
 			continue
 		}
-		m := new(module)
-		c.modules[text] = m
-		wg.Go(func() { *m = *c.compile(code.Name, text) })
+		c.modules[u.text] = new(module)
+		all = append(all, u)
+		wg.Go(func() { u.code, u.err = c.link(u.kernel, u.text) })
 	}
 	wg.Wait()
-}
-
-// compile has the driver compile a module.
-func (c *card) compile(kernel, ptx string) *module {
-	out := new(outs)
-	text := append([]byte(ptx), 0)
-	log := make([]byte, jitLogBytes)
-	options := &[2]uint32{jitErrorLog, jitErrorLogBytes}
-	values := &[2]uintptr{ffi.Addr(&log[0]), jitLogBytes}
-	r := c.do(cuModuleLoadDataEx, out.at(0), ffi.Addr(&text[0]), 2, ffi.Addr(&options[0]), ffi.Addr(&values[0]))
-	runtime.KeepAlive(text)
-	runtime.KeepAlive(options)
-	runtime.KeepAlive(values)
-	if r != success {
-		said := strings.TrimSpace(ffi.String(ffi.Addr(&log[0])))
-		runtime.KeepAlive(log)
-		detail := fmt.Sprintf("module of kernel %s, GPU of compute capability %d.%d", kernel, c.caps.Major, c.caps.Minor)
-		if said != "" {
-			detail += "; " + said
+	for _, u := range all {
+		if u.err != nil {
+			c.modules[u.text].err = u.err
+		} else {
+			c.modules[u.text] = c.loadModule(u.kernel, u.code)
 		}
-		return &module{err: c.fault(cuModuleLoadDataEx, r, "%s", detail)}
 	}
-	return &module{handle: out.addr(0)}
 }
 
 // find looks a kernel up in its module.

@@ -4,14 +4,17 @@ package cuda
 
 import "strings"
 
-const entryLine = ".visible .entry "
+const (
+	entryLine = ".visible .entry "
+	elf       = "\x7fELF" // begins code that is compiled
+)
 
 // unit is the module of one kernel alone: the head of ptx and that entry. The driver compiles kernels of a module one after
-// another, a second for each 10,000 lines, and modules side by side. Text that has anything between its entries, and what is
+// another, a second for each 10,000 lines, and modules side by side (link). Text that has anything between its entries, and what is
 // no text, stays whole.
 func unit(ptx, name string) string {
 	at := strings.Index(ptx, "\n"+entryLine)
-	if at < 0 || strings.HasPrefix(ptx, "\x7fELF") {
+	if at < 0 || strings.HasPrefix(ptx, elf) {
 		return ptx
 	}
 	head, rest, mine := ptx[:at+1], ptx[at+1:], ""

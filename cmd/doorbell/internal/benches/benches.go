@@ -36,6 +36,11 @@ type Config struct {
 	Routing, Record               string // files
 	Inject                        string // what goes wrong on purpose; the routing is then one that meets it
 
+	// Twin is another compiler's code of the ping-pong kernel. It and the built-in one are measured in turn, Pairs times: both
+	// on the same windows, and between the same two launches of the other.
+	Twin  gpu.Kernel[kernels.Exchange]
+	Pairs int
+
 	Step func(done, total int, what string) // shows progress
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
 )
 
 // one is the grid of a latency kernel.
@@ -62,14 +63,24 @@ func (b *bench) pingPong() error {
 	}
 	for i, size := range b.cfg.Sizes {
 		b.cfg.Step(i, len(b.cfg.Sizes), report.Size(size))
-		if err := b.pingPongSize(size); err != nil {
-			return stop(err)
+		if b.cfg.Pairs == 0 {
+			if err := b.pingPongSize(size, kernels.PingPongKernel, ""); err != nil {
+				return stop(err)
+			}
+		}
+		for range b.cfg.Pairs {
+			if err := b.pingPongSize(size, kernels.PingPongKernel, "ours"); err != nil {
+				return stop(err)
+			}
+			if err := b.pingPongSize(size, b.cfg.Twin, "twin"); err != nil {
+				return stop(err)
+			}
 		}
 	}
 	return nil
 }
 
-func (b *bench) pingPongSize(size int64) error {
+func (b *bench) pingPongSize(size int64, k gpu.Kernel[kernels.Exchange], label string) error {
 	// Median and minimum are of means of some trips, so that the clock is not part of them; the tail is of single trips.
 	var h, tail report.Hist
 	var timed kernels.Result
@@ -78,7 +89,7 @@ func (b *bench) pingPongSize(size int64) error {
 		if err != nil {
 			return 0, err
 		}
-		r, err := measured(b, kernels.PingPongKernel, one, x)
+		r, err := measured(b, k, one, x)
 		b.base += uint64(iters)
 		return r.Ns / uint64(max(iters, 1)), err
 	}, func(iters int) (err error) {
@@ -92,7 +103,7 @@ func (b *bench) pingPongSize(size int64) error {
 				return err
 			}
 			x.Samples, x.Every = b.samples(), uint64(run.every)
-			r, err := measured(b, kernels.PingPongKernel, one, x)
+			r, err := measured(b, k, one, x)
 			b.base += uint64(n * run.every)
 			if err != nil {
 				return err
@@ -123,6 +134,7 @@ func (b *bench) pingPongSize(size int64) error {
 		return err
 	}
 	row := b.row(size, b.lsa())
+	row.Label = label
 	for _, p := range parts {
 		if p.Count > 0 {
 			row.Mops += float64(p.Count) * 1e3 / float64(p.Ns) // round trips of all pairs
@@ -166,7 +178,7 @@ func (b *bench) rounds(size int64, receives bool, try func(iters int) (uint64, e
 			}
 		}
 	}
-	iters, err := b.iterations(ns, total/time.Duration(max(len(b.cfg.Sizes), 4)))
+	iters, err := b.iterations(ns, total/time.Duration(max(len(b.cfg.Sizes)*max(2*b.cfg.Pairs, 1), 4)))
 	if err != nil {
 		return err
 	}

@@ -301,15 +301,42 @@ R cuCtxEnablePeerAccess(struct ctx* c, unsigned f) {
 }
 R cuCtxGetStreamPriorityRange(int* least, int* greatest) { BEGIN(1); *least = 0, *greatest = -5; END; }
 
+// A link's code is its PTX.
+struct link {
+	char *log, *text;
+};
+R cuLinkCreate_v2(unsigned n, int* option, void** value, struct link** out) {
+	BEGIN(1);
+	wait_for_kernels();
+	struct link* l = *out = calloc(1, sizeof *l);
+	for (unsigned i = 0; i < n; i++) if (option[i] == 5) l->log = value[i];
+	END;
+}
+R cuLinkAddData_v2(struct link* l, int type, const char* text, size_t bytes, const char* name, unsigned n, int* option, void** value) {
+	BEGIN(1);
+	if (type != 1 || l->text || n || !name || text[bytes - 1]) return leave(INVALID);
+	const char* p = strstr(text, "error:");
+	if (p) {
+		if (l->log) snprintf(l->log, 512, "ptxas: %.200s", p);
+		return leave(BAD_PTX);
+	}
+	l->text = strdup(text);
+	END;
+}
+R cuLinkComplete(struct link* l, void** code, size_t* bytes) {
+	BEGIN(1);
+	if (!l->text) return leave(INVALID);
+	*code = l->text, *bytes = strlen(l->text) + 1;
+	END;
+}
+R cuLinkDestroy(struct link* l) { BEGIN(1); free(l->text); free(l); END; }
+
 // cuModuleLoadDataEx reads the entries of the PTX and how many bytes of arguments each takes.
 R cuModuleLoadDataEx(struct module** out, const char* text, unsigned n, int* option, void** value) {
 	BEGIN(1);
 	wait_for_kernels();
-	const char* p = strstr(text, "error:");
-	if (p) {
-		for (unsigned i = 0; i < n; i++) if (option[i] == 5) snprintf(value[i], 512, "ptxas: %.200s", p);
-		return leave(BAD_PTX);
-	}
+	if (n) return leave(INVALID);
+	const char* p;
 	struct module* m = calloc(1, sizeof *m);
 	for (p = text; (p = strstr(p, ".entry ")) && m->entries < 64;) {
 		struct entry* e = &m->entry[m->entries++];
