@@ -82,13 +82,9 @@ func (e *Event) Wait(ctx context.Context) error {
 	}
 	err := e.dev.Wait(ctx)
 	for range 1000 { // what the kernels left in their queues
-		if c.engine.Assist(c.owner) {
-			continue
+		if !c.engine.Assist(c.owner) {
+			break // nothing is left, or another moves it
 		}
-		if c.owner.Quiet() {
-			break
-		}
-		runtime.Gosched() // another moves it
 	}
 	if err != nil {
 		return fmt.Errorf("rank %d: %w", c.rank, err)
