@@ -13,23 +13,28 @@ import (
 //
 // It returns when the get is queued, and waits for room as Put does. Invalid: as Put, and a signal.
 func (c *Context) Get(co Coop, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action) Status {
-	if !co.begin() {
-		return co.end(OK)
+	s := OK
+	if co.begin() {
+		s = c.get(co.t, team, peer, far, farOff, near, nearOff, bytes, act)
 	}
+	return co.end(s)
+}
+
+func (c *Context) get(t gpu.Thread, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action) Status {
 	i, world, ok := c.queue(team, peer)
 	if !ok || !c.valid(&act, world) || act.flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 || act.signal != 0 ||
 		far.Info.IsNil() || near.Info.IsNil() || !inBounds(nearOff, bytes, near.Size) {
-		return co.end(Invalid)
+		return Invalid
 	}
 	size := sizeOf(&far, world)
 	l, farGen, nearGen := c.look(i), generation(far), generation(near)
 	if far.Gen == 0 || near.Gen == 0 || (farGen^far.Gen)|(nearGen^near.Gen) != 0 || !inBounds(farOff, bytes, size) {
-		return co.end(Invalid)
+		return Invalid
 	}
 	d := abi.Desc{Op: abi.OpGet, Size: bytes, DstOff: farOff, DstWin: far.ID, DstGen: far.Gen, SrcWin: near.ID, Src: nearOff}
 	// What the threads read or wrote there before is over when the network writes.
 	if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
-	return co.end(c.post(co.t, i, world, &d, &act, gpu.Ptr[byte]{}, &l))
+	return c.post(t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 }

@@ -14,12 +14,17 @@ import (
 // room in the queue, until the deadline; a put that timed out left nothing behind. Invalid: an offset and size past
 // the end of either window, a window that is not registered any more, an id or a peer that is not there.
 func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
-	if !co.begin() {
-		return co.end(OK)
+	s := OK
+	if co.begin() {
+		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, act)
 	}
+	return co.end(s) // all threads that take part meet at one place
+}
+
+func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
 	i, world, ok := c.queue(team, peer)
 	if !ok || !c.valid(&act, world) || dst.Info.IsNil() || src.Info.IsNil() || !inBounds(srcOff, bytes, src.Size) {
-		return co.end(Invalid)
+		return Invalid
 	}
 	size := sizeOf(&dst, world)
 	d := abi.Desc{Op: abi.OpPut, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, SrcWin: src.ID, Src: srcOff}
@@ -30,7 +35,7 @@ func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64,
 	}
 	l, dstGen, srcGen := c.look(i), generation(dst), generation(src)
 	if dst.Gen == 0 || src.Gen == 0 || (dstGen^dst.Gen)|(srcGen^src.Gen) != 0 || !inBounds(dstOff, bytes, size) {
-		return co.end(Invalid)
+		return Invalid
 	}
 	if small {
 		// It travels with the descriptor: nobody has to read device memory for it.
@@ -40,26 +45,31 @@ func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64,
 	} else if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
-	return co.end(c.post(co.t, i, world, &d, &act, from, &l))
+	return c.post(t, i, world, &d, &act, from, &l)
 }
 
 // PutValue stores the low bytes (1 to 8) of value at (dst, dstOff) of a peer, and then does the action. It needs no
 // source: nothing is to be released or kept.
 func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
-	if !co.begin() {
-		return co.end(OK)
+	s := OK
+	if co.begin() {
+		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, act)
 	}
+	return co.end(s)
+}
+
+func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
 	i, world, ok := c.queue(team, peer)
 	if !ok || bytes < 1 || bytes > 8 || !c.valid(&act, world) || dst.Info.IsNil() {
-		return co.end(Invalid)
+		return Invalid
 	}
 	size := sizeOf(&dst, world)
 	l, gen := c.look(i), generation(dst)
 	if dst.Gen == 0 || gen != dst.Gen || !inBounds(dstOff, bytes, size) {
-		return co.end(Invalid)
+		return Invalid
 	}
 	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
-	return co.end(c.post(co.t, i, world, &d, &act, gpu.Ptr[byte]{}, &l))
+	return c.post(t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 }
 
 // Signal does the action without a payload: a strong signal covers the earlier puts of this context to the peer.
