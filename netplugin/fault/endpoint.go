@@ -104,11 +104,13 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 
 // Forget waits for operations that mean the region and have not gone: its number must not be given to another one.
 func (e *endpoint) Forget(r netplugin.Region) {
+	if slices.Contains(e.left, r) {
+		return
+	}
+	_, known := e.sizes[r] // none is meant by many
 	delete(e.sizes, r)
-	if e.meant(r) {
-		if !slices.Contains(e.left, r) {
-			e.left = append(e.left, r)
-		}
+	if known && e.meant(r) {
+		e.left = append(e.left, r)
 		return
 	}
 	e.Endpoint.Forget(r)
@@ -126,29 +128,22 @@ func (e *endpoint) Post(ops []netplugin.Op) int {
 	}
 	n := e.again.takes(min(len(ops), maxHeld-len(e.held)))
 	for i := range ops[:n] {
-		if err := e.refused(&ops[i]); err != nil {
-			ops[i].State, ops[i].Err = netplugin.Failed, err
+		op := &ops[i]
+		if e.forgotten(op) {
+			op.State = netplugin.Failed
+			op.Err = fmt.Errorf("fault on rank %d: a region of rank %d was forgotten: %w", e.rank, op.Peer, netplugin.ErrBounds)
 			n = i + 1
 			break
 		}
-		e.take(&ops[i])
+		e.take(op)
 	}
 	e.pump()
 	return n
 }
 
-// refused says why an operation can have no effect, as far as it is known here.
-func (e *endpoint) refused(op *netplugin.Op) error {
-	if err := e.lost[op.Peer]; err != nil {
-		return err
-	}
-	if l := e.lanes[laneKey{op.Context, op.Peer}]; l != nil && l.dead != nil {
-		return former(op, l.dead)
-	}
-	if slices.Contains(e.left, op.Dst) || op.Raise && slices.Contains(e.left, op.SigDst) {
-		return fmt.Errorf("fault on rank %d: a region of rank %d was forgotten: %w", e.rank, op.Peer, netplugin.ErrBounds)
-	}
-	return nil
+// forgotten says that an operation means a region that is none any more, though its number is still kept.
+func (e *endpoint) forgotten(op *netplugin.Op) bool {
+	return slices.Contains(e.left, op.Dst) || op.Raise && slices.Contains(e.left, op.SigDst)
 }
 
 // former is the error of an operation behind one that failed.
