@@ -40,7 +40,6 @@ func TestSpin(t *testing.T) {
 		{"-DFLUSHLIES", "assertion violated src[i]"},
 		{"-DSIGOWN", "assertion violated"},
 		{"-DHOLD -DF=3 -DGIVEUP=0", "errors: 0"},
-		{"-DHOLD -DF=3 -DGIVEUP=0 -DD=2 -DSTART=12", "errors: 0"},
 		{"-DHOLD -DF=3 -DGIVEUP=0 -DNOHOLD", "assertion violated ((placed[0]"},
 		{"-DHOLD -DF=3 -DGIVEUP=0 -DHOLDLAST", "assertion violated ((placed[0]"},
 		{"-DHOLD -DF=3 -DGIVEUP=0 -DHOLDTABLE", "invalid end state"},
