@@ -48,7 +48,7 @@ type Hold struct {
 	Pieces int  // pieces of a put that is cut
 	Batch  int  // pieces that are posted together at most
 	Fails  bool // one piece may fail
-	Local  bool // completions say nothing of the target: a network for which strong signals are refused
+	Local  bool // completions say nothing of the target: a network that can give weak signals of whole puts alone
 	Fault  HoldFault
 }
 

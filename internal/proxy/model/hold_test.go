@@ -12,6 +12,7 @@ var rightHolds = []Hold{
 	{Name: "any operations, two open, three pieces, a piece fails", Kinds: anyOps, Open: 2, Pieces: 3, Batch: 2, Fails: true},
 	{Name: "whole ones, four open, batches of three", Kinds: "pws", Open: 4, Pieces: 2, Batch: 3},
 	{Name: "cut ones, three open", Kinds: "PWS", Open: 3, Pieces: 2, Batch: 1},
+	{Name: "weak signals of whole puts, completions say nothing", Kinds: "pPw", Open: 3, Pieces: 2, Batch: 2, Local: true},
 	{Name: "one open", Kinds: anyOps, Open: 1, Pieces: 4, Batch: 1, Fails: true},
 }
 
@@ -25,7 +26,7 @@ var largerHolds = []Hold{
 // TestHold checks strong signals over a network without order, for any operations in any number.
 func TestHold(t *testing.T) {
 	if raceEnabled {
-		checkRight(t, rightHolds[4:], 2_000_000)
+		checkRight(t, rightHolds[5:], 2_000_000)
 		return
 	}
 	taken := checkRight(t, rightHolds, 2_000_000)
@@ -42,6 +43,8 @@ func TestHoldPlanted(t *testing.T) {
 	}
 	local := hold("completions say nothing of the target", anyOps, HoldRight)
 	local.Local = true
+	weak := hold("weak signals alone, completions say nothing of the target", "pPwW", HoldRight)
+	weak.Local = true
 	deaf := hold("a piece that failed counts as ended", anyOps, HoldDeaf)
 	deaf.Fails = true
 	checkPlanted(t, []planted[Hold]{
@@ -54,6 +57,7 @@ func TestHoldPlanted(t *testing.T) {
 		{hold("held for what is posted, not for its batch", anyOps, HoldBatchBlind), "is seen before piece"},
 		{hold("held until the table is empty, its own place included", anyOps, HoldByTable), Stuck},
 		{local, "is seen before piece"},
+		{weak, "(W) is seen before piece 0"},
 		{deaf, "is seen before piece"},
 	})
 }
