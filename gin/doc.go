@@ -18,6 +18,12 @@
 // It ends with OK, or with the reason. Timeout and Invalid do not stick: the call may be repeated. PeerLost and
 // RemoteError stick to the context and peer, Aborted and Revoked to all.
 //
+// # Ranks that work together
+//
+// A [Team] is a regular set of ranks. Barriers are by stores among LSA peers (Context.LSABarrier), by signals in any team
+// (Context.Barrier) or both (Context.HybridBarrier), and say by their [Fence] what is visible after. [Multimem] stores to all
+// LSA peers at once and reduces over them, emulated so far. [LLA2A] exchanges words that need neither fence nor signal.
+//
 // # Cooperation
 //
 // Each call names the threads that take part (thread, warp, block). All of them call it with the same arguments, one
