@@ -219,9 +219,30 @@ func BenchmarkBarrier(b *testing.B) {
 	}
 }
 
+// BenchmarkLLA2A is epochs of two ranks: 8 bytes of each to each.
+func BenchmarkLLA2A(b *testing.B) {
+	p := newPair(b, 2, doorbell.Needs{LLA2ABlocks: 1, LLA2ASlots: 2}, 8)
+	b.ReportAllocs()
+	b.ResetTimer()
+	p.run(b, func(t gpu.Thread, c *gin.Context, d *gin.DevComm, rank int) {
+		l, s := c.LLA2A(gin.ByThread(t), 0)
+		must(s, "session")
+		from := gin.FromTeam(gin.LSA(d))
+		for i := range uint64(b.N) {
+			must(l.Bcast(int32(rank), i), "broadcast")
+			sum, s := gin.RecvReduce[uint64](&l, 0, 1, 2, gin.Sum, from)
+			must(s, "receive")
+			must(l.EndEpoch(), "end of epoch")
+			if sum != 2*i {
+				panic("not what was sent")
+			}
+		}
+	})
+}
+
 // TestAllocs holds that device calls allocate nothing, nor does a launch.
 func TestAllocs(t *testing.T) {
-	p := newPair(t, 1, doorbell.Needs{Contexts: 2, Signals: 2, Counters: 1, Barriers: 1, SmallPut: 64}, 4096)
+	p := newPair(t, 1, doorbell.Needs{Contexts: 2, Signals: 2, Counters: 1, Barriers: 1, SmallPut: 64, Multimem: true, LLA2ABlocks: 1, LLA2ASlots: 4}, 4096)
 	recv, send := p.recv[0].Device(), p.send[0].Device()
 	for name, f := range map[string]func(c *gin.Context, co gin.Coop, w gin.Team){
 		"put": func(c *gin.Context, co gin.Coop, w gin.Team) {
@@ -239,6 +260,31 @@ func TestAllocs(t *testing.T) {
 			must(c.LSAPut(co, 0, recv, 0, send.Base, 100), "LSA put")
 			must(c.LSASignal(co, 0, 0, 1), "LSA signal")
 			must(c.LSABarrier(co, 0), "LSA barrier")
+		},
+		"hybrid barrier": func(c *gin.Context, co gin.Coop, _ gin.Team) {
+			must(c.HybridBarrier(co, 0, gin.FencePut|gin.FenceGet), "hybrid barrier")
+		},
+		"Multimem": func(c *gin.Context, _ gin.Coop, _ gin.Team) {
+			m, s := c.Multimem(recv)
+			must(s, "Multimem")
+			must(gin.MultimemStore(&m, 0, uint64(7)), "store")
+			v, s := gin.MultimemReduce[uint64](&m, 0, gin.Sum)
+			must(s, "reduce")
+			f, s := gin.MultimemReduceFloat[gin.F16](&m, 0, gin.Max)
+			must(s, "reduce floats")
+			if v != 7 || f != 7 {
+				panic("not what was stored")
+			}
+		},
+		"LLA2A": func(c *gin.Context, co gin.Coop, w gin.Team) {
+			l, s := c.LLA2A(co, 0)
+			must(s, "session")
+			must(l.SendFrom(0, 0, send.Base, 20), "send")
+			must(l.RecvInto(0, recv.Base, 20, gin.FromTeam(w)), "receive")
+			must(l.Bcast(3, 1), "broadcast")
+			_, s = gin.RecvReduce[int64](&l, 3, 1, 1, gin.Sum, gin.FromTeam(w))
+			must(s, "reduce")
+			must(l.EndEpoch(), "end of epoch")
 		},
 		"wait and reset": func(c *gin.Context, co gin.Coop, w gin.Team) {
 			must(c.Signal(co, w, 0, gin.StrongInc(1).Counter(0)), "signal")
