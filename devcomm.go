@@ -167,7 +167,7 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	c.mu.Unlock()
 	dc.proxy = &proxy.DevComm{
 		ABI: dc.abi, Stick: dc.stick, Context: base, Signals: dc.regions, Net: c.endpoint,
-		MaxBytes: powers.MaxBytes, Polled: powers.Polled, DeviceMemory: powers.DeviceMemory, Unordered: !powers.Ordered, Blind: !c.dev.Powers().HostView,
+		MaxBytes: powers.MaxBytes, Polled: powers.Polled, DeviceMemory: powers.DeviceMemory, Unordered: !powers.Ordered, Untold: !powers.Ordered && !powers.RemoteCompletion, Blind: !c.dev.Powers().HostView,
 	}
 	return c.owner.AddDevComm(ctx, dc.proxy)
 }

@@ -30,7 +30,9 @@ type Needs struct {
 	SmallPut int
 	// Sharing says which threads use a context at once; each of them pays for what it does not rule out.
 	Sharing Sharing
-	// WeakOnly says that kernels raise weak signals alone: strong ones are Invalid, and a network that cannot give them will do.
+	// WeakOnly says that kernels raise weak signals alone: strong ones are Invalid, and a network that cannot give them will
+	// do. On one that neither keeps order nor tells what is complete at its target, a put with a signal that is larger than
+	// the network's largest operation is refused (RemoteError).
 	WeakOnly bool
 	// Fence says that kernels call Context.FenceContexts. It needs a network that tells when bytes are at the target.
 	Fence bool

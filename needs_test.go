@@ -44,6 +44,7 @@ func TestNetworksThatGiveLess(t *testing.T) {
 			_, err := r.DevComm(r.ctx, doorbell.Needs{Signals: 1, Fence: true})
 			says(r, err, "strong signals", "network neither", "Needs.WeakOnly", "fence over contexts", "cannot", "rank ")
 			progWeakOnly(r)
+			progNoCutSignal(r)
 		})
 	})
 	t.Run("no order", func(t *testing.T) {
@@ -102,6 +103,25 @@ func progWeakOnly(r *rank) {
 			same(view(recv.Device(), 5000*p, 5000), want, "rank %d", p)
 		}
 	})
+	r.sync()
+	r.drop(dc, recv, send)
+}
+
+// progNoCutSignal refuses the signal of a put that is cut where nothing orders it behind the pieces.
+func progNoCutSignal(r *rank) {
+	dc := r.devComm(doorbell.Needs{Contexts: 2, Signals: 1, WeakOnly: true})
+	recv, send := r.window(shm.MaxBytes+1), r.window(shm.MaxBytes+1)
+	r.run(func(t gpu.Thread) {
+		d, co := dc.Device(), gin.ByThread(t)
+		c, world := gin.Open(&d, 0), gin.World(&d)
+		ok(c.Put(co, world, world.Rank, recv.Device(), 0, send.Device(), 0, shm.MaxBytes+1, gin.None()), "without a signal")
+		ok(c.Put(co, world, world.Rank, recv.Device(), 0, send.Device(), 0, shm.MaxBytes, gin.WeakInc(0)), "in one piece")
+		ok(c.FlushPeer(co, world, world.Rank), "flush")
+		other := gin.Open(&d, 1)
+		ok(other.Put(co, world, world.Rank, recv.Device(), 0, send.Device(), 0, shm.MaxBytes+1, gin.WeakInc(0)), "in pieces, with a signal")
+		expect(other.FlushPeer(co, world, world.Rank), gin.RemoteError, "its flush")
+	})
+	says(r, dc.Cause(), "cause", "262145 bytes with a signal", "at most 262144", "RemoteError")
 	r.sync()
 	r.drop(dc, recv, send)
 }

@@ -66,8 +66,8 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 // that ended the last wait is looked at more often. off is what the last reset remembered.
 func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least, off uint64, bits int32, src Source) Status {
 	net, lsa, want := c.dc.Net.At(i), c.dc.LSA.At(i), least+off
-	if c.byLSA && c.farWord == int32(i) {
-		// A value of before is never too high: words only grow.
+	if c.byLSA && c.farWord == int32(i) && bits == 64 {
+		// A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
 		for range nearLooks {
 			if rollingLE(want, c.far+gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), bits) {
 				return OK
@@ -123,7 +123,7 @@ func (c *Context) waitPair(t gpu.Thread, net, lsa gpu.Ptr[uint64], off uint64, w
 }
 
 // ResetSignal makes signal id 0 from here on, and its shadow. Arrivals may race; it is called while no thread of this
-// rank waits for that signal.
+// rank waits for that signal or reads it: a read beside it may be below 0.
 func (c *Context) ResetSignal(co Coop, id int32) Status {
 	s := OK
 	if co.begin() {

@@ -34,7 +34,7 @@ func (c *Context) WaitSignalAt(co Coop, w SignalWindow, off, least uint64, bits 
 }
 
 // ResetSignalAt makes the signal at offset off 0 from here on. Arrivals may race; it is called while no thread of this rank
-// waits for that signal.
+// waits for that signal or reads it.
 func (c *Context) ResetSignalAt(co Coop, w SignalWindow, off uint64) Status {
 	s := Invalid
 	if co.begin() && c.id >= 0 && atValid(w.Info, w.Gen, off, c.dc.Rank) {

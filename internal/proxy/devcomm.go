@@ -24,6 +24,7 @@ type DevComm struct {
 	DeviceMemory bool               // Net reads sources that only the device reaches
 	Polled       bool               // Net has to be polled also when nothing was posted
 	Unordered    bool               // Net keeps no order: what a signal covers is complete before it is posted
+	Untold       bool               // Unordered, and what Net completes may not be at its target: no signal of a put that is cut
 	queues       []*queue
 	heads        []uint64   // of the queues, low halves, two in a word, as hints lie
 	cause        abi.Record // the first that the proxy saw

@@ -247,6 +247,9 @@ func (o *Owner) check(q *queue, d *abi.Desc) (dst netplugin.Region, src *Window,
 		}
 		return 0, nil, nil
 	case abi.OpPut, abi.OpGet:
+		if q.dc.Untold && d.Flags&signals != 0 && d.Size > uint64(q.dc.MaxBytes) {
+			return 0, nil, fmt.Errorf("%w: %d bytes with a signal, at most %d on a network that keeps no order and does not tell what is complete", errSize, d.Size, q.dc.MaxBytes)
+		}
 	case abi.OpPutValue:
 		if d.Size > 8 {
 			return 0, nil, fmt.Errorf("%w: %d bytes, at most 8", errSize, d.Size)
