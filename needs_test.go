@@ -49,7 +49,7 @@ func TestNetworksThatGiveLess(t *testing.T) {
 	})
 	t.Run("no order", func(t *testing.T) {
 		each(t, local(t, 2, doorbell.Options{Net: "unordered"}), func(r *rank) {
-			for _, p := range []func(*rank){progContexts, progFlush, progBurst, progSignalsAt, progFenceContexts, progWeakOnly} {
+			for _, p := range []func(*rank){progContexts, progFlush, progBurst, progSignalsAt, progFenceContexts, progWeakOnly, progBarriers, progHybrid, progFenceGet} {
 				p(r)
 			}
 		})
@@ -86,7 +86,7 @@ func TestNetworksThatGiveLess(t *testing.T) {
 
 // progWeakOnly raises weak signals where there are no others.
 func progWeakOnly(r *rank) {
-	dc := r.devComm(doorbell.Needs{Signals: 1, WeakOnly: true})
+	dc := r.devComm(doorbell.Needs{Signals: 1, Barriers: 1, WeakOnly: true})
 	recv, send := r.window(5000*r.Size()), r.window(5000)
 	fillPattern(send.Buffer().Bytes(), r.Rank())
 	r.sync()
@@ -94,6 +94,12 @@ func progWeakOnly(r *rank) {
 		d, co := dc.Device(), gin.ByThread(t)
 		c, world := gin.Open(&d, 0), gin.World(&d)
 		expect(c.Signal(co, world, 0, gin.StrongInc(0)), gin.Invalid, "a strong signal")
+		expect(c.Barrier(co, world, 0, gin.FencePut), gin.Invalid, "a barrier of strong signals")
+		expect(c.HybridBarrier(co, 0, gin.FencePut|gin.FenceGet), gin.Invalid, "a hybrid barrier of strong signals")
+		for _, fence := range []gin.Fence{gin.FenceNone, gin.FenceGet} {
+			ok(c.Barrier(co, world, 0, fence), "barrier with fence %d", fence)
+			ok(c.HybridBarrier(co, 0, fence), "hybrid barrier with fence %d", fence)
+		}
 		for p := range world.Ranks {
 			ok(c.Put(co, world, p, recv.Device(), uint64(5000*r.Rank()), send.Device(), 0, 5000, gin.WeakInc(0)), "put")
 		}

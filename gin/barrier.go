@@ -37,7 +37,7 @@ func (c *Context) LSABarrier(co Coop, id int32) Status {
 // Barrier waits until each rank of the team, World or Rail or a part of one, has called it with the same id in this
 // context, and the same fence. A call that timed out is repeated with the same arguments: it goes on where it was. Ids
 // are apart from those of LSABarrier. One thread at a time uses an id of a context. Invalid: an id or a fence that is not
-// there, a team with a rank that this context has no queue to.
+// there, FencePut where strong signals were not asked for, a team with a rank that this context has no queue to.
 func (c *Context) Barrier(co Coop, team Team, id int32, fence Fence) Status {
 	s := Invalid
 	if co.begin() && c.barrierValid(id, fence) && team.Has(team.Rank) {
@@ -60,6 +60,9 @@ func (c *Context) HybridBarrier(co Coop, id int32, fence Fence) Status {
 }
 
 func (c *Context) barrierValid(id int32, fence Fence) bool {
+	if fence&FencePut != 0 && c.dc.Refused&abi.FlagStrong != 0 {
+		return false // it is made of strong signals
+	}
 	return c.id >= 0 && id >= 0 && id < c.dc.Barriers && fence <= FencePut|FenceGet
 }
 

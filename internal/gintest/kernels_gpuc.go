@@ -17,5 +17,6 @@ var kernelsPTX string
 
 // The kernels as launch takes them.
 var (
-	OpsKernel = gpu.NewKernel("Ops", Ops, kernelsPTX)
+	OpsKernel  = gpu.NewKernel("Ops", Ops, kernelsPTX)
+	TeamKernel = gpu.NewKernel("Team", Team, kernelsPTX)
 )
