@@ -11,7 +11,8 @@ import (
 	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
-// TestProgramsOverFaults runs every operation over networks that do all that a network may do wrong.
+// TestProgramsOverFaults runs every operation over networks that do all that a network may do wrong, one of
+// them without order.
 func TestProgramsOverFaults(t *testing.T) {
 	// Over tcp each cut takes as long as connecting does: in a short run a few programs meet some.
 	few := []string{"puts", "values", "flush", "reset", "contexts"}
@@ -23,7 +24,7 @@ func TestProgramsOverFaults(t *testing.T) {
 		net, faults string
 		programs    []string // nil: all
 	}{
-		{"fault+shm", "all", all}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few}, {"fault+tcp", "all,duplicate", few},
+		{"fault+shm", "all,unordered", all}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few}, {"fault+tcp", "all,duplicate", few},
 	} {
 		faults := fmt.Sprintf("seed=%d,%s", testenv.Seed, c.faults)
 		t.Run(c.net+","+c.faults, func(t *testing.T) {
