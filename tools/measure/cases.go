@@ -103,6 +103,8 @@ var cases = []benchCase{
 		ours: barrier("gin", 4), peer: "round trip of 8 B, 4 ranks, mean", theirs: bench("pingpong -n 4 --sizes 8", meanns), rounds: 7},
 	{name: "LSA barrier, 4 processes", what: "the same by stores", unit: "ns", better: "less", target: "at most 2x",
 		ours: barrier("lsa", 4), peer: "round trip of 8 B by stores, 4 ranks, mean", theirs: bench("pingpong -n 4 --sizes 8 --lsa on", meanns), rounds: 7},
+	{name: "LSA barrier, 4 processes, beside C", what: "the same; the round trips above need no change of process on a core, a barrier of four on two cores does", unit: "ns", better: "less",
+		ours: barrier("lsa", 4), peer: "stores to each, sched_yield at each look, in C", theirs: c("meet", "20", "all-to-all", "0", true), rounds: 7},
 	{name: "GIN barrier, 8 ranks in process", what: "barriers with FencePut, one after another, mean", unit: "ns", better: "less", target: "at most 20 us",
 		ours: barrier("gin", 0), rounds: 7},
 	{name: "idle job", what: "four ranks with a device communicator each that do nothing for 10 s", unit: "% of a core", better: "less", target: "below 2 %",

@@ -95,7 +95,7 @@ func run(out string, rounds int, only, gpu string) (err error) {
 	if err := sh("go", "build", "-o", e.doorbell, "./cmd/doorbell"); err != nil {
 		return err
 	}
-	for _, c := range []string{"pingpong", "memcpy", "socket"} {
+	for _, c := range []string{"pingpong", "memcpy", "socket", "meet"} {
 		if err := sh("cc", "-std=c11", "-O2", "-o", filepath.Join(dir, c), filepath.Join("bench", "peers", c+".c")); err != nil {
 			return fmt.Errorf("build the C peer: %w", err)
 		}

@@ -111,7 +111,7 @@ func (d *Device) Idle(round int32, waited uint64) bool {
 		return false // the wait has just begun: look again before giving way
 	}
 	// With one warp there is seldom another goroutine to run, and each call of Gosched wakes a thread that looks for one.
-	if !d.opt.OwnProcess || d.warps.Load() > 1 || round%giveEvery == 0 {
+	if !d.opt.OwnProcess || d.warps.Load() > 1 || round%giveEvery == giveEvery-1 {
 		runtime.Gosched()
 	}
 	if waited == 0 || round < 16 && !d.opt.CrowdedMachine {

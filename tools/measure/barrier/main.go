@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command barrier is ranks that go through barriers of one kind, "gin" (with FencePut), "lsa" or "hybrid", one after the
-// other; rank 0 prints what one took on average. Without a launcher it is 8 ranks of this process.
+// other; rank 0 prints what one took on average. Without a launcher it is 8 ranks of this process; under one each process is
+// bound to a core, in turn, as those of bench are.
 package main
 
 import (
@@ -12,6 +13,8 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/sys"
 )
 
 const warmup, timed = 1_000, 20_000
@@ -20,6 +23,10 @@ func main() {
 	kind := "gin"
 	if len(os.Args) > 1 {
 		kind = os.Args[1]
+	}
+	if err := bind(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	doorbell.Main(8, func(ctx context.Context, c *doorbell.Comm) error {
 		dc, err := c.DevComm(ctx, doorbell.Needs{Barriers: 1})
@@ -60,4 +67,20 @@ func main() {
 		}
 		return c.Barrier(ctx) // who leaves is lost to who still waits
 	})
+}
+
+// bind binds a process that a launcher started.
+func bind() error {
+	if !env.Rank.IsSet(os.LookupEnv) {
+		return nil
+	}
+	rank, err := env.Rank.Get(os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	cpus, err := sys.CPUs()
+	if err != nil {
+		return err
+	}
+	return sys.Bind(cpus[rank%len(cpus)])
 }
