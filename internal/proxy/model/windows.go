@@ -158,14 +158,6 @@ func (m *windower) initial() windowState {
 	return windowState{made: 1, device: 1, proxy: 1, mapped: 1 << 1, open: 1 << 1}
 }
 
-// pieces is the mask of an operation's pieces.
-func (m *windower) pieces() uint8 {
-	if m.cfg.Cut {
-		return payloadPiece | signalPiece
-	}
-	return signalPiece
-}
-
 // gen is a window's generation.
 func (m *windower) gen(w uint8) uint8 {
 	if m.cfg.Fault == GenKept {
