@@ -6,13 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"syscall"
+
+	"github.com/doorbell-net/doorbell/internal/sys"
 )
 
 // reader takes frames until the rank says goodbye or its socket ends, and tells the detector which.
 func (l *link) reader() {
 	defer l.m.wg.Done()
 	defer close(l.read)
+	l.retrySoon()
 	reason, err := l.frames()
 	switch {
 	case err == nil:
@@ -33,6 +37,16 @@ func (l *link) reader() {
 	case <-l.m.g.done:
 	default:
 		l.drop()
+	}
+}
+
+// retrySoon has the socket look again soon after a time without an answer: a link that came back is heard before silence is
+// taken for more.
+func (l *link) retrySoon() {
+	if c, ok := l.conn.(*net.TCPConn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { sys.RetrySoon(int(fd)) }) // a wish
+		}
 	}
 }
 

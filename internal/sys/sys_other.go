@@ -44,3 +44,6 @@ func Bind(cpus ...int) error { return errLinuxOnly }
 
 // MemAvailable is not known on this system: ok is false.
 func MemAvailable() (bytes uint64, ok bool) { return 0, false }
+
+// RetrySoon does nothing on this system.
+func RetrySoon(int) {}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/doorbell-net/doorbell/internal/sys"
 )
 
 // takeFD takes a connection's descriptor out of the runtime's hands: it stays non-blocking, and is polled by us alone.
@@ -36,6 +38,7 @@ func takeFD(c *net.TCPConn, silence time.Duration, class int) (int, error) {
 		}
 	}
 	setSilence(fd, silence)
+	sys.RetrySoon(fd)
 	if sameHost(c.LocalAddr(), c.RemoteAddr()) {
 		setNoControl(fd)
 	}
