@@ -3,7 +3,7 @@
 # What CI runs is in .ci/run; targets that it has call it, so that both do the same.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test vet lint race fuzz bench-smoke generate ptx gpu-bundle arm64 ci
+.PHONY: help build test vet lint race fuzz bench-smoke generate ptx ptxas gpu-bundle arm64 ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,11 @@ generate: ## write generated files anew, THIRD_PARTY.md among them
 	go generate ./...
 	go run ./tools/thirdparty
 
-ptx: ## compile all kernels to PTX anew (needs LLVM 19)
+ptx: ## compile all kernels to PTX anew, and to cubins (needs LLVM 19 and `make ptxas`)
 	go run ./tools/ptx
+
+ptxas: ## get the ptxas that makes cubins, if it is not there (needs pip)
+	.ci/run ptxas
 
 gpu-bundle: ## fill DIR with what bench/gpu/run.sh needs on a machine with a GPU (make gpu-bundle DIR=...)
 	bench/gpu/bundle.sh "$(DIR)"

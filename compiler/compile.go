@@ -50,6 +50,8 @@ type Package struct {
 	Path, Name, Dir string
 	Kernels         []Kernel // by name
 	PTX             string   // one module with all of them
+	Archs           []int    // the cubins that its source asks for, as 90 for sm_90, in order
+	Cubins          map[int][]byte
 }
 
 // Kernel is one entry of a Package's PTX. It takes one parameter: the struct of arguments, by value, as Go lays it out.
@@ -107,7 +109,7 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 		m := newModule(rep, opt)
 		kernels := s.entries(rep)
 		m.emit(kernels)
-		p := &Package{Path: s.path, Name: s.name, Dir: s.dir}
+		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Archs: s.archs}
 		for _, k := range kernels {
 			p.Kernels = append(p.Kernels, Kernel{Name: k.name, ArgBytes: k.args, MaxWarps: k.warps})
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/tools/go/packages"
@@ -32,6 +33,7 @@ type loaded struct {
 type source struct {
 	path, name, dir string
 	marks           []mark
+	archs           []int // of cubins, in order
 	ssa             *ssa.Package
 }
 
@@ -68,7 +70,7 @@ func load(ctx context.Context, dir string, patterns []string) (*loaded, error) {
 			continue
 		}
 		// The file that is to be written is taken as it will be, but without PTX: so nothing depends on an older one.
-		overlay[filepath.Join(s.dir, GoFile)] = goFile(s.name, s.names(), false)
+		overlay[filepath.Join(s.dir, GoFile)] = goFile(s.name, s.names(), nil, false)
 		l.pkgs = append(l.pkgs, s)
 	}
 	if len(l.pkgs) == 0 {
@@ -160,8 +162,11 @@ func parsePos(s string) token.Position {
 	return p
 }
 
-// marker is the comment above a kernel.
-const marker = "//gpu:kernel"
+// marker is the comment above a kernel, cubins the one, anywhere in a package, that lists what its PTX is assembled for.
+const (
+	marker = "//gpu:kernel"
+	cubins = "//gpu:cubin"
+)
 
 // scan finds the marked functions of a package, before its types are known: what is generated names them.
 func scan(p *packages.Package) (*source, error) {
@@ -175,6 +180,15 @@ func scan(p *packages.Package) (*source, error) {
 		f, err := parser.ParseFile(fset, file, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return nil, fmt.Errorf("gpuc: parse: %w", err)
+		}
+		for _, g := range f.Comments {
+			for _, c := range g.List {
+				if rest, ok := strings.CutPrefix(c.Text, cubins+" "); ok {
+					if err := s.wants(rest); err != nil {
+						return nil, fmt.Errorf("%s: %w", fset.Position(c.Pos()), err)
+					}
+				}
+			}
 		}
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
@@ -190,6 +204,20 @@ func scan(p *packages.Package) (*source, error) {
 	}
 	slices.SortFunc(s.marks, func(a, b mark) int { return strings.Compare(a.name, b.name) })
 	return s, nil
+}
+
+// wants takes a list of architectures.
+func (s *source) wants(list string) error {
+	for _, word := range strings.Fields(list) {
+		n, err := strconv.Atoi(strings.TrimPrefix(word, "sm_"))
+		if err != nil || !strings.HasPrefix(word, "sm_") || !slices.Contains(CubinArchs, n) {
+			return fmt.Errorf("cubin for %q: accepted are sm_80, sm_90, sm_100", word)
+		}
+		s.archs = append(s.archs, n)
+	}
+	slices.Sort(s.archs)
+	s.archs = slices.Compact(s.archs)
+	return nil
 }
 
 func (s *source) names() []string {

@@ -175,3 +175,18 @@ func TestKernel(t *testing.T) {
 		t.Error("arguments are kept after the launch")
 	}
 }
+
+// TestCubin: a GPU runs machine code of its own major version, made for it or for one before it, the newest there is.
+func TestCubin(t *testing.T) {
+	code := NewKernel("k", func(Thread, struct{}) {}, "ptx", Cubin{90, "90"}, Cubin{80, "80"}, Cubin{86, "86"}, Cubin{103, "103"}).Code()
+	for _, c := range []struct {
+		major, minor int
+		want         string
+	}{
+		{7, 5, ""}, {8, 0, "80"}, {8, 2, "80"}, {8, 6, "86"}, {8, 9, "86"}, {9, 0, "90"}, {10, 0, ""}, {10, 3, "103"}, {12, 0, ""},
+	} {
+		if got := code.Cubin(c.major, c.minor); got != c.want {
+			t.Errorf("compute capability %d.%d runs %q (want %q)", c.major, c.minor, got, c.want)
+		}
+	}
+}

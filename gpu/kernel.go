@@ -20,12 +20,32 @@ type Kernel[A any] struct {
 type Code struct {
 	Name string // of the kernel: its entry in PTX, and in messages
 	PTX  string // the module that it is part of; empty for a kernel that was not compiled
+
+	Cubins []Cubin // that module as compiled beforehand, so that nobody waits for it
+}
+
+// Cubin is a module of machine code.
+type Cubin struct {
+	Arch int    // ten times the compute capability that it is for: 90 for 9.0
+	Code string // an ELF file
+}
+
+// Cubin is the machine code for a GPU of compute capability major.minor, empty if there is none: that of the same major
+// and the highest minor that is not above (CUDA C++ programming guide, "Binary Compatibility").
+func (c *Code) Cubin(major, minor int) string {
+	best := Cubin{Arch: 10*major - 1}
+	for _, b := range c.Cubins {
+		if b.Arch > best.Arch && b.Arch <= 10*major+minor {
+			best = b
+		}
+	}
+	return best.Code
 }
 
 // NewKernel is called by generated code. ptx is empty for a kernel that was not compiled: it runs on the software
-// device only.
-func NewKernel[A any](name string, fn func(Thread, A), ptx string) Kernel[A] {
-	k := Kernel[A]{code: &Code{name, ptx}, fn: fn, pool: new(sync.Pool)}
+// device only. cubins are of ptx and nothing else.
+func NewKernel[A any](name string, fn func(Thread, A), ptx string, cubins ...Cubin) Kernel[A] {
+	k := Kernel[A]{code: &Code{name, ptx, cubins}, fn: fn, pool: new(sync.Pool)}
 	code, pool := k.code, k.pool
 	k.pool.New = func() any { return &bound[A]{code: code, fn: fn, pool: pool} }
 	if ptx != "" {

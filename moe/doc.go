@@ -15,4 +15,6 @@
 //
 // Nothing is cleaned between operations: slots and signals come in two halves, used in turn, and signals only grow.
 // That is safe since a rank that has received an operation knows that each peer has received the one before.
+//
+//gpu:cubin sm_90
 package moe

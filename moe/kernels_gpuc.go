@@ -13,14 +13,19 @@ import (
 //go:embed kernels_gpuc.ptx
 var kernelsPTX string
 
+//go:embed kernels_gpuc.sm_90.cubin
+var kernelsSM90 string
+
+var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
+
 //go:generate go run github.com/doorbell-net/doorbell/cmd/gpuc .
 
 // The kernels as launch takes them.
 var (
-	LLCombineKernel = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX)
-	LLCountKernel   = gpu.NewKernel("LLCount", LLCount, kernelsPTX)
-	LLReceiveKernel = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX)
-	LLReturnKernel  = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX)
-	LLSendKernel    = gpu.NewKernel("LLSend", LLSend, kernelsPTX)
-	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX)
+	LLCombineKernel = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...)
+	LLCountKernel   = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
+	LLReceiveKernel = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...)
+	LLReturnKernel  = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...)
+	LLSendKernel    = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...)
+	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
 )

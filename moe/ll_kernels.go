@@ -452,14 +452,19 @@ func (a *LL) combine(t gpu.Thread, token int32) {
 			v := gpu.Slice(gpu.Cast[uint32](a.Recv.Base.Byte(a.back(token, k))).At(int(at)), int(n))
 			addUp(&lo, &hi, v, w)
 		}
-		for j := range n {
-			out.At(int(at + j)).Store(gpu.BF16x2(lo[j], hi[j]))
+		for j := range int32(combineLanes) {
+			if j < n {
+				out.At(int(at + j)).Store(gpu.BF16x2(lo[j], hi[j]))
+			}
 		}
 	}
 }
 
 func addUp(lo, hi *[combineLanes]float32, v []uint32, w float32) {
-	for j := range min(len(v), combineLanes) {
+	for j := range combineLanes { // a constant, so that sums stay in registers
+		if j >= len(v) {
+			break
+		}
 		lo[j] = gpu.Add(lo[j], gpu.Mul(w, gpu.BF16Lo(v[j])))
 		hi[j] = gpu.Add(hi[j], gpu.Mul(w, gpu.BF16Hi(v[j])))
 	}

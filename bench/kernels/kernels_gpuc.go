@@ -13,16 +13,21 @@ import (
 //go:embed kernels_gpuc.ptx
 var kernelsPTX string
 
+//go:embed kernels_gpuc.sm_90.cubin
+var kernelsSM90 string
+
+var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
+
 //go:generate go run github.com/doorbell-net/doorbell/cmd/gpuc .
 
 // The kernels as launch takes them.
 var (
-	AllToAllKernel  = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX)
-	BandwidthKernel = gpu.NewKernel("Bandwidth", Bandwidth, kernelsPTX)
-	CheckKernel     = gpu.NewKernel("Check", Check, kernelsPTX)
-	FillKernel      = gpu.NewKernel("Fill", Fill, kernelsPTX)
-	PingPongKernel  = gpu.NewKernel("PingPong", PingPong, kernelsPTX)
-	PostKernel      = gpu.NewKernel("Post", Post, kernelsPTX)
-	RateKernel      = gpu.NewKernel("Rate", Rate, kernelsPTX)
-	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX)
+	AllToAllKernel  = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX, kernelsCubins...)
+	BandwidthKernel = gpu.NewKernel("Bandwidth", Bandwidth, kernelsPTX, kernelsCubins...)
+	CheckKernel     = gpu.NewKernel("Check", Check, kernelsPTX, kernelsCubins...)
+	FillKernel      = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)
+	PingPongKernel  = gpu.NewKernel("PingPong", PingPong, kernelsPTX, kernelsCubins...)
+	PostKernel      = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...)
+	RateKernel      = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...)
+	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX, kernelsCubins...)
 )

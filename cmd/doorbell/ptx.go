@@ -21,7 +21,7 @@ func takeKernels(file string) error {
 	taken := 0
 	for _, code := range benchCodes() {
 		if hasEntry(text, code.Name) {
-			code.PTX = string(text)
+			code.PTX, code.Cubins = string(text), nil
 			taken++
 		}
 	}

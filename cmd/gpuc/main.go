@@ -9,7 +9,11 @@
 // for each kernel that binds its Go function and its PTX. Both are committed: who uses the package needs no gpuc, and
 // gpuc runs by "go generate". It needs opt and llc of the one LLVM that it names.
 //
-// Exit: 0 written, 1 not compiled (all that is wrong is on standard error), 2 wrong usage, 3 no LLVM of that version.
+// A comment //gpu:cubin sm_90 in a package asks for machine code beside the PTX, in kernels_gpuc.sm_90.cubin, which loads
+// without being compiled; sm_80 and sm_100 are accepted too, and several. That needs ptxas of the version that gpuc names.
+//
+// Exit: 0 written, 1 not compiled (all that is wrong is on standard error), 2 wrong usage, 3 no LLVM or ptxas of that
+// version.
 package main
 
 import (
@@ -58,12 +62,15 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil && *out != "" && len(pkgs) != 1 {
 		err = fmt.Errorf("gpuc: -o %s: %d packages have kernels, and 1 is accepted", *out, len(pkgs))
 	}
+	if err == nil && *out == "" {
+		err = assemble(ctx, pkgs)
+	}
 	if err == nil {
 		err = write(pkgs, *out)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
-		if errors.Is(err, compiler.ErrNoLLVM) {
+		if errors.Is(err, compiler.ErrNoLLVM) || errors.Is(err, compiler.ErrNoPtxas) {
 			return 3
 		}
 		return 1
@@ -72,6 +79,23 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		report(stdout, pkgs)
 	}
 	return 0
+}
+
+// assemble makes the cubins that are asked for.
+func assemble(ctx context.Context, pkgs []*compiler.Package) error {
+	for _, p := range pkgs {
+		if len(p.Archs) == 0 {
+			continue
+		}
+		a, err := compiler.FindAssembler(ctx)
+		if err != nil {
+			return fmt.Errorf("gpuc: %s: %w", p.Path, err)
+		}
+		if err := a.AssembleAll(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write writes what belongs beside each package, or the PTX of the one alone.

@@ -5,7 +5,10 @@
 //	go run ./tools/ptx          writes what gpuc writes, beside the sources
 //	go run ./tools/ptx -check   writes nothing: it fails with what differs from what is committed
 //
-// Exit: 0 all as it should be, 1 not so, 3 no LLVM of the right version.
+// Both assemble all kernels for each architecture that cubins are made for, and fail with those that have spills or other
+// local memory. A check without ptxas says that it leaves that out, and the cubins too.
+//
+// Exit: 0 all as it should be, 1 not so, 3 no LLVM or ptxas of the right version.
 package main
 
 import (
@@ -22,6 +25,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/doorbell-net/doorbell/compiler"
 )
@@ -34,7 +38,7 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		if errors.Is(err, compiler.ErrNoLLVM) {
+		if errors.Is(err, compiler.ErrNoLLVM) || errors.Is(err, compiler.ErrNoPtxas) {
 			os.Exit(3)
 		}
 		os.Exit(1)
@@ -47,31 +51,51 @@ func regenerate(ctx context.Context, root string, check bool, out io.Writer) err
 	if err != nil {
 		return err
 	}
-	want := map[string][]byte{}
-	for _, p := range pkgs {
-		maps.Copy(want, p.Files())
-		fmt.Fprintf(out, "%s: %d kernels\n", p.Path, len(p.Kernels))
+	var slow, bad []string
+	a, err := compiler.FindAssembler(ctx)
+	switch {
+	case err == nil:
+		slow, err = assemble(ctx, a, pkgs, out)
+	case check:
+		fmt.Fprintf(out, "left out, cubins and spills: %v\n", err)
+		err = nil
 	}
-	left, err := leftovers(root, want)
 	if err != nil {
 		return err
 	}
-	if !check {
-		return write(want, left)
+	want, asked := map[string][]byte{}, map[string]bool{}
+	for _, p := range pkgs {
+		maps.Copy(want, p.Files())
+		for _, arch := range p.Archs {
+			asked[filepath.Join(p.Dir, compiler.CubinFile(arch))] = true // also where it could not be made
+		}
+		fmt.Fprintf(out, "%s: %d kernels\n", p.Path, len(p.Kernels))
 	}
-	var bad []string
+	for name := range want {
+		asked[name] = true
+	}
+	left, err := leftovers(root, asked)
+	if err != nil {
+		return err
+	}
+	if len(slow) > 0 {
+		err = fmt.Errorf("kernels with local memory:\n%s", strings.Join(slow, "\n"))
+	}
+	if !check {
+		return errors.Join(write(want, left), err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		if d := differs(name, want[name]); d != "" {
 			bad = append(bad, d)
 		}
 	}
 	for _, name := range left {
-		bad = append(bad, name+" is there, and its package has no kernels")
+		bad = append(bad, name+" is there, and its package has no kernels, or does not ask for it")
 	}
 	if len(bad) > 0 {
-		return fmt.Errorf("not what the sources compile to; run `go run ./tools/ptx` and commit:\n%s", strings.Join(bad, "\n"))
+		err = errors.Join(err, fmt.Errorf("not what the sources compile to; run `go run ./tools/ptx` and commit:\n%s", strings.Join(bad, "\n")))
 	}
-	return nil
+	return err
 }
 
 func write(want map[string][]byte, left []string) error {
@@ -88,8 +112,8 @@ func write(want map[string][]byte, left []string) error {
 	return nil
 }
 
-// leftovers is generated files of packages that have no kernels any more.
-func leftovers(root string, want map[string][]byte) ([]string, error) {
+// leftovers is generated files that no package asks for any more.
+func leftovers(root string, asked map[string]bool) ([]string, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
@@ -101,8 +125,7 @@ func leftovers(root string, want map[string][]byte) ([]string, error) {
 			return err
 		case d.IsDir() && p != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
 			return fs.SkipDir
-		case d.Name() != compiler.GoFile && d.Name() != compiler.PTXFile:
-		case want[p] == nil:
+		case compiler.IsGenerated(d.Name()) && !asked[p]:
 			left = append(left, p)
 		}
 		return nil
@@ -118,6 +141,9 @@ func differs(name string, text []byte) string {
 	}
 	if bytes.Equal(have, text) {
 		return ""
+	}
+	if !utf8.Valid(text) {
+		return fmt.Sprintf("%s: %d bytes that are others than the %d wanted", name, len(have), len(text))
 	}
 	a, b := strings.Split(string(have), "\n"), strings.Split(string(text), "\n")
 	i := 0

@@ -62,6 +62,59 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	check()
+	if _, err := compiler.FindAssembler(t.Context()); err == nil {
+		assembled(t, dir, write, check)
+	}
 	write("k/k.go", strings.Replace(source, "77", "78", 1))
 	check("\t-\tmov.b32 \t%r1, 77;\n\t+\tmov.b32 \t%r1, 78;\n", "go run ./tools/ptx")
+}
+
+// assembled: a package that asks for cubins has to have them, of its PTX; local memory of a kernel is told.
+func assembled(t *testing.T, dir string, write func(name, text string), check func(want ...string)) {
+	t.Helper()
+	cubin := filepath.Join("m", compiler.CubinFile(90))
+	source := "package m\n\nimport \"github.com/doorbell-net/doorbell/gpu\"\n\ntype A struct{ P gpu.Ptr[[40]uint32]; N uint32 }\n\n" +
+		"//gpu:cubin sm_90\n\n//gpu:kernel\nfunc Local(t gpu.Thread, a A) {\n\tv := a.P.Load()\n\tv[a.N] = 2\n\ta.P.At(1).Store(v)\n}\n"
+	write("m/m.go", source)
+	check(cubin+": no such file", "example.com/some/m.Local on sm_90: 160 bytes of stack", "accepted are 0 of stack")
+	write("m/m.go", strings.Replace(source, "v[a.N] = 2", "v[3] = 2", 1))
+	if err := regenerate(t.Context(), dir, false, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	check()
+	have, err := os.ReadFile(filepath.Join(dir, cubin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(cubin, string(have[:len(have)-1]))
+	check(cubin + ": ")
+	write(cubin, string(have))
+	write("m/m.go", strings.Replace(strings.Replace(source, "v[a.N] = 2", "v[3] = 2", 1), "//gpu:cubin", "// cubin", 1))
+	check(cubin+" is there", filepath.Join("m", compiler.GoFile))
+	if err := regenerate(t.Context(), dir, false, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	check()
+}
+
+// TestSpills: a kernel may have no local memory but what is listed, and no more is listed than it has.
+func TestSpills(t *testing.T) {
+	const sample = "github.com/doorbell-net/doorbell/compiler/internal/sample"
+	for _, c := range []struct {
+		path string
+		used compiler.Usage
+		want string
+	}{
+		{"p", compiler.Usage{Kernel: "K", Arch: 80, Registers: 64}, ""},
+		{"p", compiler.Usage{Kernel: "K", Arch: 80, Registers: 64, Stack: 8}, "p.K on sm_80: 8 bytes of stack, 0 and 0 bytes of spill stores and loads at 64 registers; accepted are 0 of stack"},
+		{sample, compiler.Usage{Kernel: "Values", Stack: 256}, ""},
+		{sample, compiler.Usage{Kernel: "Values", Stack: 256, SpillLoads: 4}, "0 and 4 bytes of spill"},
+		{sample, compiler.Usage{Kernel: "Values", Stack: 264}, "accepted are 256"},
+		{sample, compiler.Usage{Kernel: "Values", Stack: 32}, "Values has 32 bytes of stack at most, and 256 are accepted"},
+	} {
+		got := strings.Join(spills(c.path, []compiler.Usage{c.used}), "\n")
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s %+v: %q (want %q)", c.path, c.used, got, c.want)
+		}
+	}
 }

@@ -13,15 +13,20 @@ import (
 //go:embed kernels_gpuc.ptx
 var kernelsPTX string
 
+//go:embed kernels_gpuc.sm_90.cubin
+var kernelsSM90 string
+
+var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
+
 //go:generate go run github.com/doorbell-net/doorbell/cmd/gpuc .
 
 // The kernels as launch takes them.
 var (
-	GatherKernel         = gpu.NewKernel("Gather", Gather, kernelsPTX)
-	GatherReduceKernel   = gpu.NewKernel("GatherReduce", GatherReduce, kernelsPTX)
-	MultiplyKernel       = gpu.NewKernel("Multiply", Multiply, kernelsPTX)
-	MultiplyReduceKernel = gpu.NewKernel("MultiplyReduce", MultiplyReduce, kernelsPTX)
-	NormKernel           = gpu.NewKernel("Norm", Norm, kernelsPTX)
-	NormGatherKernel     = gpu.NewKernel("NormGather", NormGather, kernelsPTX)
-	ReduceKernel         = gpu.NewKernel("Reduce", Reduce, kernelsPTX)
+	GatherKernel         = gpu.NewKernel("Gather", Gather, kernelsPTX, kernelsCubins...)
+	GatherReduceKernel   = gpu.NewKernel("GatherReduce", GatherReduce, kernelsPTX, kernelsCubins...)
+	MultiplyKernel       = gpu.NewKernel("Multiply", Multiply, kernelsPTX, kernelsCubins...)
+	MultiplyReduceKernel = gpu.NewKernel("MultiplyReduce", MultiplyReduce, kernelsPTX, kernelsCubins...)
+	NormKernel           = gpu.NewKernel("Norm", Norm, kernelsPTX, kernelsCubins...)
+	NormGatherKernel     = gpu.NewKernel("NormGather", NormGather, kernelsPTX, kernelsCubins...)
+	ReduceKernel         = gpu.NewKernel("Reduce", Reduce, kernelsPTX, kernelsCubins...)
 )

@@ -15,6 +15,8 @@
 //     the cost of a launch is in that of this form.
 //
 // Sums have a fixed order, so that all forms, all devices and a plain loop on the host come to the same bits.
+//
+//gpu:cubin sm_90
 package layers
 
 import (

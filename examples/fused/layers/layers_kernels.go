@@ -25,7 +25,7 @@ type Args struct {
 
 // NormGather is RMSNorm and all-gather in one: a tile leaves as soon as its warp has it, while others are computed.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func NormGather(t gpu.Thread, a Args) {
 	c := gin.Open(&a.DC, 0)
 	for tile := warp(t); tile < a.Tiles; tile += warps(t) {
@@ -46,7 +46,7 @@ func Norm(t gpu.Thread, a Args) {
 
 // MultiplyReduce is GEMV and all-reduce in one.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func MultiplyReduce(t gpu.Thread, a Args) {
 	c := gin.Open(&a.DC, 0)
 	for tile := warp(t); tile < a.Tiles; tile += warps(t) {
@@ -72,7 +72,7 @@ func Multiply(t gpu.Thread, a Args) {
 
 // Gather sends all tiles of this rank, which an earlier kernel has computed, and waits for those of the others.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func Gather(t gpu.Thread, a Args) {
 	c := gin.Open(&a.DC, 0)
 	for k := 1 + warp(t); k < a.DC.Ranks; k += warps(t) {
@@ -83,7 +83,7 @@ func Gather(t gpu.Thread, a Args) {
 
 // GatherReduce is Gather, and then the sums.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func GatherReduce(t gpu.Thread, a Args) {
 	c := gin.Open(&a.DC, 0)
 	for k := 1 + warp(t); k < a.DC.Ranks; k += warps(t) {

@@ -65,6 +65,44 @@ func TestLoading(t *testing.T) {
 	shut(t, b.Close)
 }
 
+// TestCubins: machine code for the GPU is loaded as it is, once for all kernels in it; where there is none, or the driver
+// refuses it, PTX is compiled.
+func TestCubins(t *testing.T) {
+	const elf = "\x7fELF"
+	for name, c := range map[string]struct {
+		arch, fail    int
+		loads, linked int
+	}{
+		"for this GPU": {90, 0, 1, 0},
+		"for another":  {80, 0, 2, 2},
+		"refused":      {90, 209, 3, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDouble(t)
+			dev := d.open(cuda.Options{})
+			s := dev.NewStream()
+			ptx := header("// of a module that is " + name + "\n.visible .entry Nothing()\n{\n\tret;\n}\n.visible .entry Fat()\n{\n\tret;\n}\n")
+			code := elf + " of a module that is " + name + " .entry Nothing() .entry Fat()"
+			loads, links := d.count("cuModuleLoadDataEx"), d.count("cuLinkComplete")
+			if c.fail != 0 {
+				d.fail("cuModuleLoadDataEx", 1, c.fail)
+			}
+			for _, kernel := range []string{"Nothing", "Fat"} {
+				k := gpu.NewKernel(kernel, func(gpu.Thread, struct{}) {}, ptx, gpu.Cubin{Arch: c.arch, Code: code})
+				if err := s.Launch(k.Bind(struct{}{}), one); err != nil || within(t, s) != nil {
+					t.Fatalf("%s: %v", kernel, err)
+				}
+			}
+			loads, links = d.count("cuModuleLoadDataEx")-loads, d.count("cuLinkComplete")-links
+			if loads != c.loads || links != c.linked {
+				t.Errorf("%d modules were loaded, %d of PTX (want %d and %d)", loads, links, c.loads, c.linked)
+			}
+			shut(t, s.Close)
+			shut(t, dev.Close)
+		})
+	}
+}
+
 // TestBadKernels says what is wrong with a kernel, and harms no other.
 func TestBadKernels(t *testing.T) {
 	d := newDouble(t)

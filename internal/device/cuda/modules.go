@@ -16,7 +16,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 )
 
-// module is PTX that the driver has compiled for the card.
+// module is code that the driver has loaded: a cubin, or PTX that it has compiled for the card.
 type module struct {
 	handle uintptr
 	err    error
@@ -88,12 +88,14 @@ func (d *Device) loadAll() {
 // load loads kernels. gate is held for writing, and nothing runs. A kernel that cannot be loaded keeps its error.
 func (c *card) load(codes []*gpu.Code) {
 	next := maps.Clone(*c.kernels.Load())
-	c.compileAll(codes)
+	for range 2 { // the second time what the driver refused as a cubin
+		c.compileAll(codes)
+	}
 	for _, code := range codes {
 		if next[code] != nil {
 			continue
 		}
-		m := c.modules[unit(code.PTX, code.Name)]
+		m := c.modules[c.image(code)]
 		if m.err != nil {
 			next[code] = &kernel{name: code.Name, err: m.err}
 		} else {
@@ -106,6 +108,16 @@ func (c *card) load(codes []*gpu.Code) {
 	c.kernels.Store(&next)
 }
 
+// image is what is loaded for a kernel: the cubin of its package that is for this card, which takes no time, else PTX. A
+// driver that is older than the cubin refuses it (cubins are compatible within a major version of CUDA), and compiles.
+func (c *card) image(code *gpu.Code) string {
+	cubin := code.Cubin(c.caps.Major, c.caps.Minor)
+	if m := c.modules[cubin]; cubin == "" || m != nil && m.err != nil {
+		return unit(code.PTX, code.Name)
+	}
+	return cubin
+}
+
 // compileAll compiles the modules that are not there yet, each by a thread of its own, and then loads them.
 func (c *card) compileAll(codes []*gpu.Code) {
 	type unloaded struct {
@@ -116,7 +128,7 @@ func (c *card) compileAll(codes []*gpu.Code) {
 	var wg sync.WaitGroup
 	var all []*unloaded
 	for _, code := range codes {
-		u := &unloaded{kernel: code.Name, text: unit(code.PTX, code.Name)}
+		u := &unloaded{kernel: code.Name, text: c.image(code)}
 		if c.modules[u.text] != nil {
 			continue
 		}
@@ -142,7 +154,7 @@ func (c *card) find(m *module, name string) *kernel {
 	r := c.do(cuModuleGetFunction, out.at(0), m.handle, ffi.Addr(&text[0]))
 	runtime.KeepAlive(text)
 	if r != success {
-		k.err = c.fault(cuModuleGetFunction, r, "kernel %s: its PTX has no entry of that name", name)
+		k.err = c.fault(cuModuleGetFunction, r, "kernel %s: its code has no entry of that name", name)
 		return k
 	}
 	k.handle = out.addr(0)

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package compiler
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// needPtxas skips a test where ptxas is missing.
+func needPtxas(t *testing.T) *Assembler {
+	t.Helper()
+	needLLVM(t)
+	a, err := FindAssembler(t.Context())
+	if err != nil {
+		t.Skip(err)
+	}
+	return a
+}
+
+// TestAssemble: each architecture takes the PTX, what comes is machine code of all kernels, the same each time.
+func TestAssemble(t *testing.T) {
+	a := needPtxas(t)
+	p := constructs(t, Options{})
+	for _, arch := range CubinArchs {
+		cubin, used, err := a.Assemble(t.Context(), p, arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, _, _ := a.Assemble(t.Context(), p, arch); !bytes.HasPrefix(cubin, []byte("\x7fELF")) || !bytes.Equal(cubin, again) {
+			t.Errorf("sm_%d: no ELF file, or another one the second time", arch)
+		}
+		for _, k := range p.Kernels {
+			i := slices.IndexFunc(used, func(u Usage) bool { return u.Kernel == k.Name })
+			if i < 0 || !bytes.Contains(cubin, []byte("\x00.text."+k.Name+"\x00")) {
+				t.Fatalf("sm_%d: there is no %s", arch, k.Name)
+			}
+			if u := used[i]; u.Arch != arch || u.Registers < 4 || u.Stack != 0 || u.SpillStores != 0 {
+				t.Errorf("sm_%d: %+v", arch, u)
+			}
+		}
+	}
+	p.PTX = strings.Replace(p.PTX, "st.global", "st.nowhere", 1)
+	if _, _, err := a.Assemble(t.Context(), p, 90); err == nil || !strings.Contains(err.Error(), "ptxas for sm_90") || !strings.Contains(err.Error(), ".nowhere") {
+		t.Errorf("%v (want what ptxas says)", err)
+	}
+}
+
+// TestUsages reads what ptxas says of two kernels.
+func TestUsages(t *testing.T) {
+	const said = `ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'One' for 'sm_90'
+ptxas info    : Function properties for One
+    88 bytes stack frame, 84 bytes spill stores, 96 bytes spill loads
+ptxas info    : Used 64 registers, used 0 barriers, 88 bytes cumulative stack size
+ptxas info    : Compiling entry function 'Two' for 'sm_90'
+ptxas info    : Function properties for Two
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 22 registers, used 1 barriers, 256 bytes smem
+`
+	want := []Usage{{"One", 90, 64, 88, 84, 96}, {"Two", 90, 22, 0, 0, 0}}
+	if got := usages(said, 90); !slices.Equal(got, want) {
+		t.Errorf("%+v (want %+v)", got, want)
+	}
+}
+
+// TestNoPtxas: what is missing is named, also where a ptxas of another version is there.
+func TestNoPtxas(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	t.Setenv("XDG_CACHE_HOME", dir)
+	find := func(words ...string) {
+		t.Helper()
+		_, err := FindAssembler(t.Context())
+		if !errors.Is(err, ErrNoPtxas) {
+			t.Fatalf("%v (want that there is no ptxas)", err)
+		}
+		for _, w := range append(words, ptxasVersion, "nvidia-cuda-nvcc-cu12") {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v (want %q)", err, w)
+			}
+		}
+	}
+	find()
+	fake := filepath.Join(dir, "ptxas")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	find("found " + fake + " of another version")
+}
+
+// TestCubinComment: a package asks for cubins by a comment, and for those that there are.
+func TestCubinComment(t *testing.T) {
+	needLLVM(t)
+	const kernel = "//gpu:kernel\nfunc K(t gpu.Thread, a struct{ P gpu.Ptr[uint32] }) { a.P.Store(1) }\n"
+	p, err := compileText(t, head+"//gpu:cubin sm_90 sm_80\n\n"+kernel+"//gpu:cubin sm_90\n", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{80, 90}; !slices.Equal(p.Archs, want) {
+		t.Errorf("cubins for %v are asked for (want %v)", p.Archs, want)
+	}
+	text := string(p.Files()[filepath.Join(p.Dir, GoFile)])
+	for _, w := range []string{
+		"//go:embed kernels_gpuc.sm_80.cubin\nvar kernelsSM80 string\n", "//go:embed kernels_gpuc.sm_90.cubin\nvar kernelsSM90 string\n",
+		"= []gpu.Cubin{{Arch: 80, Code: kernelsSM80}, {Arch: 90, Code: kernelsSM90}}\n", `gpu.NewKernel("K", K, kernelsPTX, kernelsCubins...)`,
+	} {
+		if !strings.Contains(text, w) {
+			t.Errorf("the Go file has no %q:\n%s", w, text)
+		}
+	}
+	for _, word := range []string{"sm_70", "90", "sm_", "hopper"} {
+		_, err := compileText(t, head+kernel+"\n//gpu:cubin sm_90 "+word+"\n", Options{})
+		if err == nil || !strings.Contains(err.Error(), `k.go:10:1: cubin for "`+word+`": accepted are sm_80, sm_90, sm_100`) {
+			t.Errorf("%s: %v (want which are accepted)", word, err)
+		}
+	}
+}
