@@ -57,10 +57,12 @@ type Package struct {
 // Kernel is one entry of a Package's PTX. It takes one parameter: the struct of arguments, by value, as Go lays it out.
 type Kernel struct {
 	Name         string
+	Of           string // the kernel that it is a variant of, empty if it is none
 	ArgBytes     int64
 	MaxWarps     int // in a block
 	Instructions int // of PTX
 	LocalBytes   int // of memory that did not become registers: 0 is what a hot kernel wants
+	fits         string
 }
 
 // Compile compiles the kernels of the packages that patterns name, from dir as the go command sees it. Packages
@@ -111,7 +113,11 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 		m.emit(kernels)
 		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Archs: s.archs}
 		for _, k := range kernels {
-			p.Kernels = append(p.Kernels, Kernel{Name: k.name, ArgBytes: k.args, MaxWarps: k.warps})
+			l := Kernel{Name: k.name, ArgBytes: k.args, MaxWarps: k.warps}
+			if len(k.bound) > 0 {
+				l.Of, l.fits = k.fn.Name(), fits(argsName(s.ssa.Pkg, k.fn.Signature), k.bound)
+			}
+			p.Kernels = append(p.Kernels, l)
 		}
 		all = append(all, lowered{p, m.text(kernels)})
 	}

@@ -12,6 +12,11 @@
 // 4,096 bytes, aligned to 8. "//gpu:kernel warps=N" says that its blocks have at most N warps (32 without it): the fewer,
 // the more registers a thread may have (64 for 32 warps, 128 for 16).
 //
+// Under it, "//gpu:variant Hidden=7168 TopK=8" makes an entry more, in which those fields of the arguments are constants:
+// loops over them are unrolled, divisions by them cheap. Fields are integers or bools, of structs inside too (Inner.Field).
+// A launch takes the first variant whose values its arguments have, and the kernel itself else; a software device runs the
+// Go function in any case.
+//
 // # What device code is
 //
 // All that a kernel calls, in any package with source outside the standard library: structs, arrays, slices, methods,

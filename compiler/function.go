@@ -23,6 +23,7 @@ type emitter struct {
 	names  map[ssa.Value]string   // LLVM values
 	funcs  map[ssa.Value]*closure // function values that are known
 	byval  ssa.Value              // the kernel's arguments, in parameter memory at %args
+	given  []binding              // of those
 	live   map[*ssa.BasicBlock]bool
 	last   map[*ssa.BasicBlock]string // label of the block's last part
 	back   map[*ssa.BasicBlock]string // what its branch ends with, if it is one back to a loop that looks
@@ -58,7 +59,7 @@ func (m *module) function(s spec, k *entry) {
 		}
 		e.start(blockName(b))
 		if b.Index == 0 && k != nil && passedOn(e.byval) {
-			e.names[e.byval] = e.load("%args", e.byval.Type(), 8)
+			e.names[e.byval] = e.loadArgs(0, e.byval.Type())
 		}
 		for _, in := range b.Instrs {
 			e.at(in.Pos())
@@ -87,7 +88,7 @@ func (e *emitter) head(k *entry) string {
 	}
 	if k != nil {
 		e.names[e.f.Params[0]] = "zeroinitializer"
-		e.byval = e.f.Params[1]
+		e.byval, e.given = e.f.Params[1], k.bound
 		return fmt.Sprintf("define ptx_kernel void @%s(ptr noalias nocapture readonly byval([%d x i8]) align 8 %%args) #1%s", k.name, k.args, tail)
 	}
 	var params []string

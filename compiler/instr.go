@@ -116,7 +116,7 @@ func (e *emitter) storeTo(in *ssa.Store) {
 		return
 	}
 	if in.Val == e.byval && e.byval != nil { // the arguments' own variable
-		e.copy(e.value(in.Addr), "%args", sizes.Sizeof(t), 8)
+		e.storeArgs(e.value(in.Addr), t)
 		return
 	}
 	e.store(e.value(in.Addr), e.value(in.Val), t, e.alignOfAddr(t))
@@ -128,8 +128,7 @@ func (e *emitter) alignOfAddr(t types.Type) int64 { return max(sizes.Alignof(t),
 func (e *emitter) field(in *ssa.Field) string {
 	if in.X == e.byval && e.byval != nil {
 		s := in.X.Type().Underlying().(*types.Struct)
-		off := fieldOffset(s, in.Field)
-		return e.load(e.gep("%args", off), in.Type(), alignAt(8, off))
+		return e.loadArgs(fieldOffset(s, in.Field), in.Type())
 	}
 	return e.fromMem(e.ins("extractvalue %s %s, %d", e.memOf(in.X.Type()), e.value(in.X), in.Field), in.Type())
 }

@@ -23,6 +23,7 @@ type entry struct {
 	fn    *ssa.Function
 	args  int64 // bytes
 	warps int   // in a block at most
+	bound []binding
 }
 
 // entries checks the marked functions of a package.
@@ -50,6 +51,7 @@ func (s *source) entries(r *reporter) []entry {
 			continue
 		}
 		all = append(all, e)
+		all = append(all, s.variants(r, m, e)...)
 	}
 	return all
 }

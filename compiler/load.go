@@ -42,6 +42,8 @@ type mark struct {
 	name string
 	line token.Position // of the comment
 	opts string         // what follows the word in it
+
+	variants []mark // without names
 }
 
 // config loads for the GPU: as linux/amd64 whatever the machine, so that the same text comes out on each.
@@ -70,7 +72,7 @@ func load(ctx context.Context, dir string, patterns []string) (*loaded, error) {
 			continue
 		}
 		// The file that is to be written is taken as it will be, but without PTX: so nothing depends on an older one.
-		overlay[filepath.Join(s.dir, GoFile)] = goFile(s.name, s.names(), nil, false)
+		overlay[filepath.Join(s.dir, GoFile)] = goFile(s.name, s.kernels(), nil, false)
 		l.pkgs = append(l.pkgs, s)
 	}
 	if len(l.pkgs) == 0 {
@@ -162,10 +164,12 @@ func parsePos(s string) token.Position {
 	return p
 }
 
-// marker is the comment above a kernel, cubins the one, anywhere in a package, that lists what its PTX is assembled for.
+// marker is the comment above a kernel, variant one below it, cubins the one, anywhere in a package, that lists what its
+// PTX is assembled for.
 const (
-	marker = "//gpu:kernel"
-	cubins = "//gpu:cubin"
+	marker  = "//gpu:kernel"
+	variant = "//gpu:variant"
+	cubins  = "//gpu:cubin"
 )
 
 // scan finds the marked functions of a package, before its types are known: what is generated names them.
@@ -197,7 +201,14 @@ func scan(p *packages.Package) (*source, error) {
 			}
 			for _, c := range fn.Doc.List {
 				if rest, ok := strings.CutPrefix(c.Text, marker); ok && (rest == "" || rest[0] == ' ') {
-					s.marks = append(s.marks, mark{fn.Name.Name, fset.Position(c.Pos()), strings.TrimSpace(rest)})
+					s.marks = append(s.marks, mark{name: fn.Name.Name, line: fset.Position(c.Pos()), opts: strings.TrimSpace(rest)})
+				}
+				if rest, ok := strings.CutPrefix(c.Text, variant); ok {
+					if n := len(s.marks); n == 0 || s.marks[n-1].name != fn.Name.Name {
+						return nil, fmt.Errorf("%s: %s stands above %s, which is no kernel: it belongs under %s", fset.Position(c.Pos()), variant, fn.Name.Name, marker)
+					}
+					k := &s.marks[len(s.marks)-1]
+					k.variants = append(k.variants, mark{line: fset.Position(c.Pos()), opts: strings.TrimSpace(rest)})
 				}
 			}
 		}
@@ -220,10 +231,11 @@ func (s *source) wants(list string) error {
 	return nil
 }
 
-func (s *source) names() []string {
-	var names []string
+// kernels is those of the package as goFile takes them, before anything is known of them.
+func (s *source) kernels() []Kernel {
+	var all []Kernel
 	for _, m := range s.marks {
-		names = append(names, m.name)
+		all = append(all, Kernel{Name: m.name})
 	}
-	return names
+	return all
 }

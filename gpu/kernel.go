@@ -11,9 +11,16 @@ import (
 //
 // The values are made by the compiler, in a file beside the kernels, one line each.
 type Kernel[A any] struct {
+	code     *Code
+	fn       func(Thread, A)
+	pool     *sync.Pool
+	variants []variant[A]
+}
+
+// variant is a kernel's code for some values of its arguments.
+type variant[A any] struct {
 	code *Code
-	fn   func(Thread, A)
-	pool *sync.Pool
+	fits func(*A) bool
 }
 
 // Code is a kernel as a GPU runs it. There is one for each call of NewKernel, so that a device knows it by its address.
@@ -22,6 +29,8 @@ type Code struct {
 	PTX  string // the module that it is part of; empty for a kernel that was not compiled
 
 	Cubins []Cubin // that module as compiled beforehand, so that nobody waits for it
+
+	Variants []*Code // of the kernel, for some values of its arguments
 }
 
 // Cubin is a module of machine code.
@@ -45,15 +54,31 @@ func (c *Code) Cubin(major, minor int) string {
 // NewKernel is called by generated code. ptx is empty for a kernel that was not compiled: it runs on the software
 // device only. cubins are of ptx and nothing else.
 func NewKernel[A any](name string, fn func(Thread, A), ptx string, cubins ...Cubin) Kernel[A] {
-	k := Kernel[A]{code: &Code{name, ptx, cubins}, fn: fn, pool: new(sync.Pool)}
+	k := Kernel[A]{code: &Code{Name: name, PTX: ptx, Cubins: cubins}, fn: fn, pool: new(sync.Pool)}
 	code, pool := k.code, k.pool
-	k.pool.New = func() any { return &bound[A]{code: code, fn: fn, pool: pool} }
-	if ptx != "" {
-		codes.Lock()
-		codes.all = append(codes.all, code)
-		codes.Unlock()
-	}
+	k.pool.New = func() any { return &bound[A]{fn: fn, pool: pool} }
+	register(code)
 	return k
+}
+
+// Variant is called by generated code: the kernel has another entry in its module, which launches take whose arguments
+// fit. It does the same, and knows some of them beforehand. Of several that fit the first is taken, and a software device
+// runs the same Go function for all.
+func (k Kernel[A]) Variant(name string, fits func(*A) bool) Kernel[A] {
+	code := &Code{Name: name, PTX: k.code.PTX, Cubins: k.code.Cubins}
+	k.code.Variants = append(k.code.Variants, code)
+	k.variants = append(k.variants, variant[A]{code, fits})
+	register(code)
+	return k
+}
+
+func register(code *Code) {
+	if code.PTX == "" {
+		return
+	}
+	codes.Lock()
+	codes.all = append(codes.all, code)
+	codes.Unlock()
 }
 
 var codes struct {
@@ -82,13 +107,19 @@ func (k Kernel[A]) Code() *Code { return k.code }
 // Bind copies the arguments for one launch. The result is used once: the device releases it when the launch ends.
 func (k Kernel[A]) Bind(args A) Call {
 	b := k.pool.Get().(*bound[A])
-	b.args = args
+	b.args, b.code = args, k.code
+	for _, v := range k.variants {
+		if v.fits(&b.args) {
+			b.code = v.code
+			break
+		}
+	}
 	return b
 }
 
 // Call is a kernel with its arguments, as a device runs it.
 type Call interface {
-	// Name is the kernel's name.
+	// Name is the kernel's name, or its variant's.
 	Name() string
 	// Code is the kernel as a GPU runs it.
 	Code() *Code

@@ -79,3 +79,35 @@ func TestBind(t *testing.T) {
 		t.Errorf("runs by argument, and wrong words last: %v, want %v", out, want)
 	}
 }
+
+// TestVariant: a launch takes the code of the first variant that its arguments fit, and the kernel's own else; the Go
+// function is the same, and nothing is allocated.
+func TestVariant(t *testing.T) {
+	type args struct{ Hidden, TopK int32 }
+	var ran []args
+	k := gpu.NewKernel("K", func(_ gpu.Thread, a args) { ran = append(ran[:0], a) }, "its ptx", gpu.Cubin{Arch: 90, Code: "its cubin"}).
+		Variant("K_7168_8", func(a *args) bool { return a.Hidden == 7168 && a.TopK == 8 }).
+		Variant("K_7168", func(a *args) bool { return a.Hidden == 7168 })
+	for _, c := range []struct {
+		args
+		want string
+	}{{args{7168, 8}, "K_7168_8"}, {args{7168, 4}, "K_7168"}, {args{4096, 8}, "K"}, {args{7168, 8}, "K_7168_8"}} {
+		warps(1, func(th gpu.Thread) {
+			b := k.Bind(c.args)
+			b.Run(th)
+			if b.Name() != c.want || b.Code().PTX != "its ptx" || b.Code().Cubin(9, 0) != "its cubin" || ran[0] != c.args {
+				t.Errorf("%v: ran %s with %v (want %s)", c.args, b.Name(), ran, c.want)
+			}
+			b.Release()
+		})
+	}
+	all := 0
+	for _, c := range gpu.Codes() {
+		if c == k.Code() || c == k.Code().Variants[0] || c == k.Code().Variants[1] {
+			all++
+		}
+	}
+	if all != 3 || len(k.Code().Variants) != 2 {
+		t.Errorf("%d of 3 codes are there to be loaded, with %d variants", all, len(k.Code().Variants))
+	}
+}

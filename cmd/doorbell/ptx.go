@@ -22,6 +22,9 @@ func takeKernels(file string) error {
 	for _, code := range benchCodes() {
 		if hasEntry(text, code.Name) {
 			code.PTX, code.Cubins = string(text), nil
+			for _, v := range code.Variants { // the file's serves all arguments
+				v.Name, v.PTX, v.Cubins = code.Name, code.PTX, nil
+			}
 			taken++
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/doorbell-net/doorbell/bench/kernels"
+	"github.com/doorbell-net/doorbell/gpu"
 )
 
 // TestKernelsAreTaken: code of a file takes the place of the kernels of the same names, and of no others.
@@ -16,7 +17,8 @@ func TestKernelsAreTaken(t *testing.T) {
 	before := map[string]string{}
 	for _, c := range benchCodes() {
 		before[c.Name] = c.PTX
-		t.Cleanup(func() { c.PTX = before[c.Name] })
+		was := *c
+		t.Cleanup(func() { *c = was })
 	}
 	if len(before) < 8 {
 		t.Fatalf("only %d bench kernels have PTX", len(before))
@@ -34,6 +36,9 @@ func TestKernelsAreTaken(t *testing.T) {
 		}
 	}
 	cubin := "\x7fELF\x00.text.Rate\x00"
+	variant := &gpu.Code{Name: "Rate_Bytes8", PTX: "built-in", Cubins: []gpu.Cubin{{Arch: 90, Code: "built-in"}}}
+	kernels.RateKernel.Code().Variants = []*gpu.Code{variant}
+	t.Cleanup(func() { kernels.RateKernel.Code().Variants = nil })
 	for name, text := range map[string]string{"Rate": cubin, "Post": ".visible .entry Post(\n)"} {
 		put(text)
 		codes := benchCodes() // those that are still of the built-in module
@@ -45,6 +50,9 @@ func TestKernelsAreTaken(t *testing.T) {
 				t.Errorf("after %s was taken, %s is %.40q", name, c.Name, c.PTX)
 			}
 		}
+	}
+	if variant.Name != "Rate" || variant.PTX != cubin || variant.Cubins != nil || kernels.RateKernel.Code().Cubins != nil {
+		t.Errorf("a variant would run %s of %.20q", variant.Name, variant.PTX)
 	}
 	if kernels.RateKernel.PTX() != cubin {
 		t.Error("a launch would not take the file's code")

@@ -18,7 +18,8 @@ var kernelsPTX string
 // The kernels as launch takes them.
 var (
 	ConversionsKernel = gpu.NewKernel("Conversions", Conversions, kernelsPTX)
-	FloatsKernel      = gpu.NewKernel("Floats", Floats, kernelsPTX)
-	IntegersKernel    = gpu.NewKernel("Integers", Integers, kernelsPTX)
-	ValuesKernel      = gpu.NewKernel("Values", Values, kernelsPTX)
+	FloatsKernel      = gpu.NewKernel("Floats", Floats, kernelsPTX).
+				Variant("Floats_Cases3", func(a *Args) bool { return a.Cases == 3 })
+	IntegersKernel = gpu.NewKernel("Integers", Integers, kernelsPTX)
+	ValuesKernel   = gpu.NewKernel("Values", Values, kernelsPTX)
 )

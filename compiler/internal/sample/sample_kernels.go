@@ -116,6 +116,7 @@ func Conversions(t gpu.Thread, a Args) {
 // Floats is float32 arithmetic, whose bits must be the same everywhere.
 //
 //gpu:kernel
+//gpu:variant Cases=3
 func Floats(t gpu.Thread, a Args) {
 	for i := range a.Cases {
 		in, w := a.at(i)

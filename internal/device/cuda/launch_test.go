@@ -103,6 +103,34 @@ func TestCubins(t *testing.T) {
 	}
 }
 
+// TestVariants: a launch runs the entry that its arguments fit, and as many blocks may be counted on as each variant has.
+func TestVariants(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{})
+	s := dev.NewStream()
+	k := gpu.NewKernel("Nothing", func(gpu.Thread, uint64) {},
+		header("// of variants\n.visible .entry Nothing()\n{\n\tret;\n}\n.visible .entry Fat()\n{\n\tret;\n}\n"))
+	plain, err := dev.CooperativeBlocks(k.Code(), 8)
+	k = k.Variant("Fat", func(a *uint64) bool { return *a == 7 })
+	n, err2 := dev.CooperativeBlocks(k.Code(), 8)
+	if plain <= n || n != 8 || err != nil || err2 != nil { // Fat has one on each multiprocessor
+		t.Errorf("%d blocks are resident, and %d with the variant (%v, %v)", plain, n, err, err2)
+	}
+	for arg, want := range map[uint64]string{6: "", 7: "accepted of kernel Fat"} { // Fat has at most 8 warps
+		err := s.Launch(k.Bind(arg), device.Grid{Blocks: 1, Warps: 9})
+		if want != "" {
+			says(t, err, want)
+		} else if err != nil || within(t, s) != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Launch(k.Bind(7), one); err != nil || within(t, s) != nil {
+		t.Error(err)
+	}
+	shut(t, s.Close)
+	shut(t, dev.Close)
+}
+
 // TestBadKernels says what is wrong with a kernel, and harms no other.
 func TestBadKernels(t *testing.T) {
 	d := newDouble(t)

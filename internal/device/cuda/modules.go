@@ -190,11 +190,28 @@ func (d *Device) share() int { return max(d.card.caps.SMs/d.opt.Ranks, 1) }
 // MaxCooperativeWarps is what the rank's share of the multiprocessors holds of a kernel that needs nothing else.
 func (d *Device) MaxCooperativeWarps() int { return d.share() * d.card.caps.WarpsPerSM }
 
-// CooperativeBlocks is device.Device's: the driver's count for one multiprocessor, times the rank's share of them.
+// CooperativeBlocks is device.Device's: the driver's count for one multiprocessor, times the rank's share of them. It is
+// that of the variant that takes most, since the arguments are not known yet.
 func (d *Device) CooperativeBlocks(code *gpu.Code, warps int) (int, error) {
 	if warps < 1 || warps > device.MaxWarpsPerBlock {
 		return 0, fmt.Errorf("cooperative blocks: %d warps per block asked for, 1 to %d are accepted", warps, device.MaxWarpsPerBlock)
 	}
+	least, err := d.residentCode(code, warps)
+	if err != nil {
+		return 0, err
+	}
+	for _, v := range code.Variants {
+		n, err := d.residentCode(v, warps)
+		if err != nil {
+			return 0, err
+		}
+		least = min(least, n)
+	}
+	return least, nil
+}
+
+// residentCode is CooperativeBlocks of one entry, which is loaded if it was not.
+func (d *Device) residentCode(code *gpu.Code, warps int) (int, error) {
 	k, err := d.kernel(code)
 	if err != nil {
 		return 0, fmt.Errorf("cooperative blocks: %w", err)
