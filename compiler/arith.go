@@ -152,7 +152,7 @@ func (e *emitter) unop(in *ssa.UnOp) string {
 	t := e.typeOf(in.Type(), in.Pos())
 	switch in.Op {
 	case token.MUL:
-		return e.load(e.value(in.X), in.Type(), e.alignOfAddr(in.Type()))
+		return e.load(e.pointer(in.X), in.Type(), e.alignOfAddr(in.Type()))
 	case token.SUB:
 		if t == "float" || t == "double" {
 			return e.ins("fneg %s %s", t, e.value(in.X))
@@ -194,6 +194,10 @@ func (e *emitter) convert(x string, from, to types.Type) string {
 	case a == "i64" && b == "ptr":
 		return e.ins("inttoptr i64 %s to ptr", x)
 	}
-	e.errorf(e.pos, "a conversion from %s to %s in device code%s", from, to, insteadOfType(to))
+	lacking := to // what device code does not have
+	if valType(from) == "" || basicInfo(from)&types.IsString != 0 {
+		lacking = from
+	}
+	e.errorf(e.pos, "a conversion from %s to %s in device code%s", from, to, insteadOfType(lacking))
 	return "zeroinitializer"
 }

@@ -150,6 +150,12 @@ func (e *emitter) builtin(in *ssa.Call, b *ssa.Builtin) string {
 	case "print", "println":
 		e.errorf(in.Pos(), "%s in device code: leave what is to be said in memory for the host", b.Name())
 		return ""
+	case "clear":
+		e.errorf(in.Pos(), "clear in device code: write a loop, or assign an array of zeros")
+		return ""
+	case "complex", "real", "imag":
+		e.errorf(in.Pos(), "complex numbers in device code: use two floats")
+		return "zeroinitializer"
 	case "recover":
 		e.errorf(in.Pos(), "recover in device code: a kernel that panics is over")
 		return "zeroinitializer"

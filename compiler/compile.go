@@ -108,7 +108,7 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 	var all []lowered
 	rep := newReporter(l.fset, dir)
 	for _, s := range l.pkgs {
-		m := newModule(rep, opt)
+		m := newModule(rep, opt, l.unroll)
 		kernels := s.entries(rep)
 		m.emit(kernels)
 		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Archs: s.archs}

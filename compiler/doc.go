@@ -17,6 +17,9 @@
 // A launch takes the first variant whose values its arguments have, and the kernel itself else; a software device runs the
 // Go function in any case.
 //
+// "//gpu:unroll N" in the line before a loop makes one of N of its rounds, also where their number is not known; N is 1 for a
+// loop that is to stay as it is. LLVM decides about the others, but for those that look at memory again and again, which stay.
+//
 // # What device code is
 //
 // All that a kernel calls, in any package with source outside the standard library: structs, arrays, slices, methods,
@@ -35,10 +38,11 @@
 //
 //   - indexes, slice bounds and shift counts below zero are not checked;
 //   - an integer divided by 0 is undefined, and so is the least one divided by -1;
-//   - a nil pointer is undefined: mostly a fault of the GPU;
+//   - a nil pointer is undefined: mostly a fault of the GPU; so is a gpu.Ptr that is no multiple of what its type takes;
 //   - a panic ends the kernel with a trap, and the launch fails; its text is kept in checked builds only.
 //
-// In both: gpu.Ptr is never checked. Blank fields are not copied. A float outside of an integer type's range converts to
+// A checked build ends such a kernel, and the driver prints file, line, function, block and thread. In both: how much memory
+// is behind a gpu.Ptr is not known, and not checked. Blank fields are not copied. A float outside of an integer type's range converts to
 // some number, as in Go, but not to the same one. A NaN's bits may differ. Otherwise results are Go's to the bit: integers
 // wrap, shifts past the width give 0 or the sign, each float operation is rounded, none are fused (TestSemantics runs the
 // same kernels both ways). Go gives float32(a*b)+c that guarantee on each of its machines only where a conversion stands;

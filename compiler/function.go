@@ -26,7 +26,7 @@ type emitter struct {
 	given  []binding              // of those
 	live   map[*ssa.BasicBlock]bool
 	last   map[*ssa.BasicBlock]string // label of the block's last part
-	back   map[*ssa.BasicBlock]string // what its branch ends with, if it is one back to a loop that looks
+	back   map[*ssa.BasicBlock]string // what its branch ends with, if it is one back to a loop
 	lines  []string
 	allocs []string
 	phis   map[int]*ssa.Phi // by line
@@ -52,7 +52,7 @@ func (m *module) function(s spec, k *entry) {
 	head := e.head(k)
 	e.live = reachable(s.fn)
 	e.spins()
-	e.back = e.unrolledNever()
+	e.back = e.unrolled()
 	for _, b := range s.fn.DomPreorder() { // definitions before uses, but for phis
 		if !e.live[b] {
 			continue

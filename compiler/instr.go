@@ -48,7 +48,7 @@ func (e *emitter) instr(in ssa.Instruction) {
 		e.names[in] = e.field(in)
 	case *ssa.FieldAddr:
 		s := in.X.Type().Underlying().(*types.Pointer).Elem().Underlying().(*types.Struct)
-		e.names[in] = e.gep(e.value(in.X), fieldOffset(s, in.Field))
+		e.names[in] = e.gep(e.pointer(in.X), fieldOffset(s, in.Field))
 	case *ssa.IndexAddr:
 		e.names[in] = e.indexAddr(in)
 	case *ssa.Index:
@@ -119,7 +119,7 @@ func (e *emitter) storeTo(in *ssa.Store) {
 		e.storeArgs(e.value(in.Addr), t)
 		return
 	}
-	e.store(e.value(in.Addr), e.value(in.Val), t, e.alignOfAddr(t))
+	e.store(e.pointer(in.Addr), e.value(in.Val), t, e.alignOfAddr(t))
 }
 
 // alignOfAddr is what may be assumed of a t behind a Go pointer: Go's own alignment.
@@ -142,13 +142,6 @@ func (e *emitter) index64(v ssa.Value) string {
 	return e.ins("%s %s %s to i64", extension(v.Type()), t, e.value(v))
 }
 
-// bound is Go's check of an index, in checked builds.
-func (e *emitter) bound(i, n string) {
-	if e.opt.Checks {
-		e.require(e.ins("icmp ult i64 %s, %s", i, n), "index out of range")
-	}
-}
-
 func (e *emitter) indexAddr(in *ssa.IndexAddr) string {
 	i := e.index64(in.Index)
 	switch u := in.X.Type().Underlying().(type) {
@@ -161,7 +154,7 @@ func (e *emitter) indexAddr(in *ssa.IndexAddr) string {
 		if _, ok := in.Index.(*ssa.Const); !ok {
 			e.bound(i, strconv.FormatInt(a.Len(), 10))
 		}
-		return e.elem(e.value(in.X), i, a.Elem())
+		return e.elem(e.pointer(in.X), i, a.Elem())
 	}
 	e.errorf(in.Pos(), "indexing a %s in device code%s", in.X.Type(), insteadOfType(in.X.Type()))
 	return "null"
@@ -190,7 +183,7 @@ func (e *emitter) reslice(in *ssa.Slice) string {
 	switch u := in.X.Type().Underlying().(type) {
 	case *types.Pointer:
 		a := u.Elem().Underlying().(*types.Array)
-		elem, p, n = a.Elem(), e.value(in.X), strconv.FormatInt(a.Len(), 10)
+		elem, p, n = a.Elem(), e.pointer(in.X), strconv.FormatInt(a.Len(), 10)
 		c = n
 	case *types.Slice:
 		s := e.value(in.X)
@@ -313,6 +306,15 @@ func insteadOfType(t types.Type) string {
 	case *types.Basic:
 		if u.Info()&types.IsString != 0 {
 			return ": a string is for panics alone; use numbers"
+		}
+		if u.Info()&types.IsComplex != 0 {
+			return ": use two floats"
+		}
+	case *types.Tuple:
+		for v := range u.Variables() {
+			if valType(v.Type()) == "" {
+				return insteadOfType(v.Type())
+			}
 		}
 	}
 	return ": it has no fixed layout"

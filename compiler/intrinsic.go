@@ -114,17 +114,17 @@ func (e *emitter) ptrByte(in *ssa.Call, _ *ssa.Function) string {
 }
 
 func (e *emitter) plainLoad(in *ssa.Call, f *ssa.Function) string {
-	return e.ptrLoad(e.arg(in, 0), element(f), "ptr", "")
+	return e.ptrLoad(e.behind(in, alignOf(element(f))), element(f), "ptr", "")
 }
 
 func (e *emitter) plainStore(in *ssa.Call, f *ssa.Function) string {
-	e.ptrStore(e.arg(in, 0), e.arg(in, 1), element(f))
+	e.ptrStore(e.behind(in, alignOf(element(f))), e.arg(in, 1), element(f))
 	return ""
 }
 
 // loadNC may come from a cache that is not coherent: an invariant load of global memory.
 func (e *emitter) loadNC(in *ssa.Call, _ *ssa.Function) string {
-	p := e.ins("addrspacecast ptr %s to ptr addrspace(1)", e.arg(in, 0))
+	p := e.ins("addrspacecast ptr %s to ptr addrspace(1)", e.behind(in, alignOf(in.Type())))
 	return e.ptrLoad(p, in.Type(), "ptr addrspace(1)", ", !invariant.load "+e.empty())
 }
 

@@ -47,7 +47,11 @@ func (s *source) entries(r *reporter) []entry {
 		}
 		e.args = sizes.Sizeof(args)
 		if e.args == 0 || e.args > maxArgs {
-			r.add(e.fn.Pos(), nil, "arguments of kernel %s are %d bytes: 1 to %d are accepted; put more into memory and pass a gpu.Ptr", m.name, e.args, maxArgs)
+			instead := "put more into memory and pass a gpu.Ptr"
+			if e.args == 0 {
+				instead = "a kernel writes somewhere, so pass a gpu.Ptr"
+			}
+			r.add(e.fn.Pos(), nil, "arguments of kernel %s are %d bytes: 1 to %d are accepted; %s", m.name, e.args, maxArgs, instead)
 			continue
 		}
 		all = append(all, e)
@@ -116,5 +120,5 @@ func fixedLayout(t types.Type, name string) string {
 			return ""
 		}
 	}
-	return name + " is a " + t.String() + ", which device code cannot hold"
+	return name + " is a " + t.String() + ", which device code cannot hold" + insteadOfType(t)
 }

@@ -27,6 +27,8 @@ type loaded struct {
 	prog *ssa.Program
 	fset *token.FileSet
 	pkgs []*source // those with kernels, by path
+
+	unroll map[place]int // rounds of loops
 }
 
 // source is a package with kernels.
@@ -61,7 +63,7 @@ func load(ctx context.Context, dir string, patterns []string) (*loaded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gpuc: find %s: %w", strings.Join(patterns, " "), err)
 	}
-	l := &loaded{}
+	l := &loaded{unroll: map[place]int{}}
 	overlay := map[string][]byte{}
 	for _, p := range found {
 		s, err := scan(p)
@@ -121,6 +123,9 @@ func (l *loaded) check(ctx context.Context, dir string, found []*packages.Packag
 			if s.path == p.PkgPath {
 				s.signatures(rep, p.Types)
 			}
+		}
+		for _, f := range p.Syntax {
+			unrolls(rep, cfg.Fset, f, l.unroll)
 		}
 		for _, e := range p.Errors {
 			at := parsePos(e.Pos)

@@ -3,7 +3,6 @@
 package compiler
 
 import (
-	"fmt"
 	"go/types"
 	"strings"
 )
@@ -140,29 +139,4 @@ func (e *emitter) slice(p, n, c string) string {
 
 func (e *emitter) slicePart(s string, i int) string {
 	return e.ins("extractvalue %s %s, %d", sliceType, s, i)
-}
-
-// require goes on if ok, and else ends the kernel with a message. It is for checked builds.
-func (e *emitter) require(ok, msg string) {
-	bad, good := e.newLabel("bad"), e.newLabel("good")
-	e.line("br i1 %s, label %%%s, label %%%s", ok, good, bad)
-	e.start(bad)
-	e.abort(msg)
-	e.start(good)
-}
-
-// abort ends the kernel. A checked build says why: the driver prints file, line, block and thread.
-func (e *emitter) abort(msg string) {
-	if !e.opt.Checks {
-		e.declare("void @llvm.trap()")
-		e.line("call void @llvm.trap()")
-		e.line("unreachable")
-		return
-	}
-	e.declare("void @__assertfail(ptr, ptr, i32, ptr, i64) #4")
-	c := func(s string) string {
-		return fmt.Sprintf("ptr addrspacecast (ptr addrspace(1) %s to ptr)", e.str(s))
-	}
-	e.line("call void @__assertfail(%s, %s, i32 %d, %s, i64 1) #4", c(msg), c(e.sourceName(e.f, e.pos)), e.fset.Position(e.pos).Line, c(e.f.RelString(nil)))
-	e.line("unreachable")
 }

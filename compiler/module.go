@@ -36,6 +36,7 @@ type known struct {
 type module struct {
 	*reporter
 	opt     Options
+	unroll  map[place]int   // rounds of the loops with a comment
 	out     strings.Builder // functions
 	globals strings.Builder
 	units   map[spec]*unit
@@ -49,8 +50,8 @@ type module struct {
 	files   map[string]string
 }
 
-func newModule(r *reporter, opt Options) *module {
-	m := &module{reporter: r, opt: opt, units: map[spec]*unit{}, used: map[string]bool{}, shared: map[*ssa.Global]string{},
+func newModule(r *reporter, opt Options, unroll map[place]int) *module {
+	m := &module{reporter: r, opt: opt, unroll: unroll, units: map[spec]*unit{}, used: map[string]bool{}, shared: map[*ssa.Global]string{},
 		decls: map[string]bool{}, strs: map[string]string{}, files: map[string]string{}}
 	if opt.Debug {
 		m.meta = []string{

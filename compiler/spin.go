@@ -52,27 +52,34 @@ func callee(in *ssa.Call) string {
 	return ""
 }
 
-// unrolledNever is what the branches back to a loop that looks at memory again and again carry. Such a loop is as fast as
-// the memory: copies of it do no round sooner, and 64 of them, wherever a wait is inlined, fill the instruction cache and
-// the driver's compile time (a module of 7 kernels that wait: 3.9 s and 1.2 s without them).
-func (e *emitter) unrolledNever() map[*ssa.BasicBlock]string {
-	back := map[*ssa.BasicBlock]string{}
+// unrolled is what the branches back to some loops carry: those with a comment, and those that look at memory again and
+// again. Such a loop is as fast as the memory: copies of it do no round sooner, and 64 of them, wherever a wait is inlined,
+// fill the instruction cache and the driver's compile time (a module of 7 kernels that wait: 3.9 s and 1.2 s without them).
+func (e *emitter) unrolled() map[*ssa.BasicBlock]string {
+	rounds := e.asked()
 	for head, body := range loopsOf(e.f) {
-		if !e.live[head] || !looks(body) {
-			continue
-		}
-		for _, b := range head.Preds {
-			if e.live[b] && head.Dominates(b) {
-				back[b] = ""
-			}
+		if rounds[head] == 0 && looks(body) {
+			rounds[head] = 1
 		}
 	}
-	for _, b := range e.f.Blocks { // in their order: the text is the same each time
-		if _, ok := back[b]; ok {
-			self := fmt.Sprintf("!%d", len(e.meta))
-			e.md("distinct !{%s, !%d}", self, len(e.meta)+1)
-			e.md(`!{!"llvm.loop.unroll.disable"}`)
-			back[b] = ", !llvm.loop " + self
+	back := map[*ssa.BasicBlock]string{}
+	nodes := map[*ssa.BasicBlock]string{} // one a loop, on all its branches back, or LLVM takes it from none
+	for _, b := range e.f.Blocks {        // in their order: the text is the same each time
+		for _, head := range b.Succs {
+			n := rounds[head]
+			if n == 0 || !e.live[b] || !head.Dominates(b) {
+				continue
+			}
+			if nodes[head] == "" {
+				how := `!{!"llvm.loop.unroll.disable"}`
+				if n > 1 {
+					how = fmt.Sprintf(`!{!"llvm.loop.unroll.count", i32 %d}`, n)
+				}
+				nodes[head] = fmt.Sprintf("!%d", len(e.meta))
+				e.md("distinct !{%s, !%d}", nodes[head], len(e.meta)+1)
+				e.md("%s", how)
+			}
+			back[b] = ", !llvm.loop " + nodes[head]
 		}
 	}
 	return back

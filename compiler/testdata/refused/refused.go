@@ -139,7 +139,7 @@ func Large(t gpu.Thread, a struct{ B [4097]byte }) { // want: arguments of kerne
 }
 
 //gpu:kernel
-func Empty(t gpu.Thread, a struct{}) { // want: arguments of kernel Empty are 0 bytes
+func Empty(t gpu.Thread, a struct{}) { // want: arguments of kernel Empty are 0 bytes: 1 to 4096 are accepted; a kernel writes somewhere, so pass a gpu.Ptr
 }
 
 //gpu:kernel
@@ -147,7 +147,7 @@ func Pointer(t gpu.Thread, a struct{ In struct{ P *uint32 } }) { // want: P is a
 }
 
 //gpu:kernel
-func Text(t gpu.Thread, a struct{ S string }) { // want: S is a string, which device code cannot hold
+func Text(t gpu.Thread, a struct{ S string }) { // want: S is a string, which device code cannot hold: a string is for panics alone; use numbers
 }
 
 //gpu:kernel warps=33 // want: kernel option "warps=33 // want
