@@ -49,7 +49,7 @@ func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if p.ranks > 1 {
 		local = 0 // ranks of one process wait for each other: they share a GPU
 	}
-	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Timeout: o.Timeout, Log: o.Log})
+	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", o.Rank, err)
 	}

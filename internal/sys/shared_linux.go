@@ -53,6 +53,12 @@ func MapShared(fd, bytes int) ([]byte, error) {
 	return m, nil
 }
 
+// IsShared says whether a descriptor is of memory that NewShared made.
+func IsShared(fd int) bool {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	return err == nil && seals&unix.F_SEAL_SHRINK != 0
+}
+
 // Unmap ends a mapping of MapShared or NewShared. Touching it afterwards faults.
 func Unmap(b []byte) error { return unix.Munmap(b) }
 

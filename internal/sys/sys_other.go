@@ -30,6 +30,9 @@ func NewShared(name string, bytes int) (int, []byte, error) { return -1, nil, er
 // MapShared is not available on this system.
 func MapShared(fd, bytes int) ([]byte, error) { return nil, errLinuxOnly }
 
+// IsShared is never so on this system.
+func IsShared(fd int) bool { return false }
+
 // Unmap is not available on this system.
 func Unmap(b []byte) error { return errLinuxOnly }
 

@@ -30,7 +30,9 @@ type Caps struct {
 	StreamMemory  bool // 64-bit stream memory operations
 	HostAtomics   bool // atomics to host memory are atomic against the host's
 	RDMA, DMABuf  bool // network cards can reach its memory: by a kernel module, by DMA-BUF
-	ShareableFD   bool // memory can be shared between processes by a descriptor
+	ShareableFD   bool // its memory can be shared between processes by a descriptor
+	SharedHost    bool // the host's memory that processes share is for its kernels at the address that it has for the host
+	Multicast     bool // one store can reach the memory of several GPUs; never used unless it is asked for
 	computeMode   int
 	lanes         int
 	mapHostMemory bool
@@ -51,12 +53,15 @@ const (
 	attrMajor           = 75
 	attrMinor           = 76
 	attrHostAtomics     = 86
+	attrRegisteredHost  = 91
 	attrCooperative     = 95
+	attrVirtualMemory   = 102
 	attrShareableFD     = 103
 	attrBlocksPerSM     = 106
 	attrGPUDirectRDMA   = 116
 	attrStreamMemory    = 122
 	attrDMABuf          = 124
+	attrMulticast       = 132
 	computeModeProhibit = 2
 )
 
@@ -75,6 +80,7 @@ func (d *driver) caps(index, count int, dev uintptr) (Caps, error) {
 	}
 	c.Bytes = out.bytes(0)
 	var bus, slot, domain, threads int
+	var virtual bool
 	for _, a := range []struct {
 		number uintptr
 		value  *int
@@ -83,7 +89,8 @@ func (d *driver) caps(index, count int, dev uintptr) (Caps, error) {
 		{attrWarpSize, &c.lanes, nil}, {attrSMs, &c.SMs, nil}, {attrMapHostMemory, nil, &c.mapHostMemory}, {attrComputeMode, &c.computeMode, nil},
 		{attrPCIBus, &bus, nil}, {attrPCIDevice, &slot, nil}, {attrPCIDomain, &domain, nil}, {attrThreadsPerSM, &threads, nil},
 		{attrCopyEngines, &c.CopyEngines, nil}, {attrUnified, nil, &c.Unified}, {attrMajor, &c.Major, nil}, {attrMinor, &c.Minor, nil},
-		{attrHostAtomics, nil, &c.HostAtomics}, {attrCooperative, nil, &c.Cooperative}, {attrShareableFD, nil, &c.ShareableFD},
+		{attrHostAtomics, nil, &c.HostAtomics}, {attrCooperative, nil, &c.Cooperative}, {attrVirtualMemory, nil, &virtual}, {attrShareableFD, nil, &c.ShareableFD},
+		{attrRegisteredHost, nil, &c.SharedHost}, {attrMulticast, nil, &c.Multicast},
 		{attrBlocksPerSM, &c.BlocksPerSM, nil}, {attrGPUDirectRDMA, nil, &c.RDMA}, {attrStreamMemory, nil, &c.StreamMemory}, {attrDMABuf, nil, &c.DMABuf},
 	} {
 		out[1] = 0
@@ -96,6 +103,7 @@ func (d *driver) caps(index, count int, dev uintptr) (Caps, error) {
 			*a.flag = out.int32(1) != 0
 		}
 	}
+	c.ShareableFD = c.ShareableFD && virtual
 	c.PCI = fmt.Sprintf("%04x:%02x:%02x", domain, bus, slot)
 	c.WarpsPerSM = threads / max(c.lanes, 1)
 	return c, nil
@@ -139,7 +147,8 @@ func (c Caps) String() string {
 		{"stream memory operations", yes[c.StreamMemory]},
 		{"atomics to host memory", yes[c.HostAtomics]},
 		{"network cards reach its memory", fmt.Sprintf("by kernel module %s, by DMA-BUF %s", yes[c.RDMA], yes[c.DMABuf])},
-		{"memory shared by descriptor", yes[c.ShareableFD]},
+		{"memory shared between processes", fmt.Sprintf("its own %s, the host's %s", yes[c.ShareableFD], yes[c.SharedHost])},
+		{"multicast", yes[c.Multicast]},
 	} {
 		fmt.Fprintf(w, "%s\t%s\n", row[0], row[1])
 	}

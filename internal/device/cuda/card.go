@@ -45,10 +45,28 @@ type card struct {
 	limbo   []discarded
 }
 
-// discarded is what is given back when no kernel runs.
+// discarded is how something is given back when no kernel runs: calls of the driver in their order, and what is of the
+// operating system behind them.
 type discarded struct {
+	calls []call
+	then  func() error // nil for nothing
+}
+
+type call struct {
 	op   function
-	addr uintptr
+	args [2]uintptr
+}
+
+func byCall(op function, args ...uintptr) (d discarded) {
+	d.first(op, args...)
+	return d
+}
+
+// first puts a call before the others.
+func (d *discarded) first(op function, args ...uintptr) {
+	k := call{op: op}
+	copy(k.args[:], args)
+	d.calls = slices.Insert(d.calls, 0, k)
 }
 
 // maxStreams is how many lines of marks there are.
@@ -139,13 +157,11 @@ func (c *card) detach() error {
 	delete(cards.open, cardKey{c.drv.path, c.index})
 	c.gate.Lock()
 	defer c.gate.Unlock()
-	if c.dead.Load() == nil {
-		c.sweep()
-		c.free(discarded{cuMemFreeHost, c.marks})
-		for _, m := range c.modules {
-			if m.err == nil {
-				c.free(discarded{cuModuleUnload, m.handle})
-			}
+	c.sweep()
+	c.free(byCall(cuMemFreeHost, c.marks))
+	for _, m := range c.modules {
+		if m.err == nil {
+			c.free(byCall(cuModuleUnload, m.handle))
 		}
 	}
 	if r := c.drv.call(cuDevicePrimaryCtxRelease, c.dev); r != success && !r.sticky() {
@@ -242,7 +258,7 @@ func (c *card) quiet(what string, patience time.Duration, w *waiter) error {
 // discard gives memory or code back: now if nothing runs, else when nothing does.
 func (c *card) discard(d discarded) error {
 	if c.dead.Load() != nil {
-		return nil // went with its context
+		return c.free(d)
 	}
 	if c.gate.TryLock() {
 		defer c.gate.Unlock()
@@ -271,12 +287,21 @@ func (c *card) sweep() {
 }
 
 func (c *card) free(d discarded) error {
-	if r := c.do(d.op, d.addr); r != success {
-		if err := c.fault(d.op, r, "at %#x", d.addr); !errors.As(err, new(*device.KernelError)) {
-			return err
+	var errs []error
+	for _, k := range d.calls {
+		if c.dead.Load() != nil {
+			break // all of it went with its context
+		}
+		if r := c.do(k.op, k.args[:]...); r != success {
+			if err := c.fault(k.op, r, "at %#x", k.args[0]); !errors.As(err, new(*device.KernelError)) {
+				errs = append(errs, err)
+			}
 		}
 	}
-	return nil
+	if d.then != nil {
+		errs = append(errs, d.then())
+	}
+	return errors.Join(errs...)
 }
 
 // takeMark finds a line of marks. Its count goes on from the last stream's that had it: who still waits for that one's last

@@ -32,7 +32,7 @@ func (d *Device) newCopier() (*copier, error) {
 	}
 	t := &copier{stage: out.addr(0), stream: d.newStream(c.urgent)}
 	if err := t.stream.failure(); err != nil {
-		return nil, errors.Join(err, t.stream.Close(), c.discard(discarded{cuMemFreeHost, t.stage}))
+		return nil, errors.Join(err, t.stream.Close(), c.discard(byCall(cuMemFreeHost, t.stage)))
 	}
 	t.used = [2]event{{s: t.stream}, {s: t.stream}}
 	return t, nil
@@ -43,7 +43,7 @@ func (t *copier) close() error {
 	if err := t.stream.Close(); err != nil {
 		return err
 	}
-	return t.stream.card.discard(discarded{cuMemFreeHost, t.stage})
+	return t.stream.card.discard(byCall(cuMemFreeHost, t.stage))
 }
 
 // next waits until a piece is free, which it is when its last copy is done: no kernel stands before that.

@@ -29,6 +29,8 @@ type Options struct {
 	// Ranks is how many ranks of this process share the GPU, each with the same share of its multiprocessors. 0: one. Ranks of
 	// other processes are not counted: kernels of two processes take turns on a GPU and never run together.
 	Ranks int
+	// Shared makes memory that other processes can import by its descriptor, where GPU and driver can.
+	Shared bool
 	// Timeout ends waits for copies, and for what runs at Close. 0: 100 s.
 	Timeout time.Duration
 	// Patience is how long a call that the driver would have wait for kernels that run waits for their end. 0: 10 s.
@@ -112,6 +114,12 @@ func open(o Options) (*Device, error) {
 	d := &Device{opt: o, card: c}
 	if d.copier, err = d.newCopier(); err != nil {
 		return nil, errors.Join(err, c.detach())
+	}
+	if o.Shared {
+		if err := d.tryShared(); err != nil {
+			o.Log.Warn("memory is not shared with other processes", "gpu", index, "error", err)
+			d.opt.Shared = false
+		}
 	}
 	d.loadAll()
 	return d, nil

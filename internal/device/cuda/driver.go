@@ -44,6 +44,18 @@ const (
 	cuMemHostAlloc
 	cuMemFreeHost
 	cuMemGetInfo
+	cuMemGetAllocationGranularity
+	cuMemCreate
+	cuMemRelease
+	cuMemAddressReserve
+	cuMemAddressFree
+	cuMemMap
+	cuMemUnmap
+	cuMemSetAccess
+	cuMemExportToShareableHandle
+	cuMemImportFromShareableHandle
+	cuMemHostRegister
+	cuMemHostUnregister
 	cuMemcpyAsync
 	cuMemsetD8Async
 	cuStreamCreateWithPriority
@@ -83,21 +95,33 @@ var symbols = [functions]string{
 	cuModuleGetFunction:         "cuModuleGetFunction",
 	cuFuncGetAttribute:          "cuFuncGetAttribute",
 	cuOccupancyMaxActiveBlocksPerMultiprocessor: "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-	cuMemAlloc:                 "cuMemAlloc_v2",
-	cuMemFree:                  "cuMemFree_v2",
-	cuMemHostAlloc:             "cuMemHostAlloc",
-	cuMemFreeHost:              "cuMemFreeHost",
-	cuMemGetInfo:               "cuMemGetInfo_v2",
-	cuMemcpyAsync:              "cuMemcpyAsync",
-	cuMemsetD8Async:            "cuMemsetD8Async",
-	cuStreamCreateWithPriority: "cuStreamCreateWithPriority",
-	cuStreamDestroy:            "cuStreamDestroy_v2",
-	cuStreamQuery:              "cuStreamQuery",
-	cuStreamWriteValue64:       "cuStreamWriteValue64_v2",
-	cuStreamWaitValue64:        "cuStreamWaitValue64_v2",
-	cuStreamBatchMemOp:         "cuStreamBatchMemOp_v2",
-	cuLaunchKernel:             "cuLaunchKernel",
-	cuLaunchCooperativeKernel:  "cuLaunchCooperativeKernel",
+	cuMemAlloc:                     "cuMemAlloc_v2",
+	cuMemFree:                      "cuMemFree_v2",
+	cuMemHostAlloc:                 "cuMemHostAlloc",
+	cuMemFreeHost:                  "cuMemFreeHost",
+	cuMemGetInfo:                   "cuMemGetInfo_v2",
+	cuMemGetAllocationGranularity:  "cuMemGetAllocationGranularity",
+	cuMemCreate:                    "cuMemCreate",
+	cuMemRelease:                   "cuMemRelease",
+	cuMemAddressReserve:            "cuMemAddressReserve",
+	cuMemAddressFree:               "cuMemAddressFree",
+	cuMemMap:                       "cuMemMap",
+	cuMemUnmap:                     "cuMemUnmap",
+	cuMemSetAccess:                 "cuMemSetAccess",
+	cuMemExportToShareableHandle:   "cuMemExportToShareableHandle",
+	cuMemImportFromShareableHandle: "cuMemImportFromShareableHandle",
+	cuMemHostRegister:              "cuMemHostRegister_v2",
+	cuMemHostUnregister:            "cuMemHostUnregister",
+	cuMemcpyAsync:                  "cuMemcpyAsync",
+	cuMemsetD8Async:                "cuMemsetD8Async",
+	cuStreamCreateWithPriority:     "cuStreamCreateWithPriority",
+	cuStreamDestroy:                "cuStreamDestroy_v2",
+	cuStreamQuery:                  "cuStreamQuery",
+	cuStreamWriteValue64:           "cuStreamWriteValue64_v2",
+	cuStreamWaitValue64:            "cuStreamWaitValue64_v2",
+	cuStreamBatchMemOp:             "cuStreamBatchMemOp_v2",
+	cuLaunchKernel:                 "cuLaunchKernel",
+	cuLaunchCooperativeKernel:      "cuLaunchCooperativeKernel",
 }
 
 // String is the name as cuda.h has it.

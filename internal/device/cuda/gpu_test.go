@@ -44,9 +44,9 @@ func openGPU(t testing.TB, o cuda.Options) *cuda.Device {
 
 func TestGPUConformance(t *testing.T) {
 	needGPU(t)
-	for _, ranks := range []int{1, 2} {
-		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
-			devicetest.Run(t, func(t testing.TB) device.Device { return openGPU(t, cuda.Options{Ranks: ranks}) })
+	for _, o := range []cuda.Options{{Ranks: 1}, {Ranks: 2}, {Shared: true}} {
+		t.Run(fmt.Sprintf("ranks=%d,shared=%v", o.Ranks, o.Shared), func(t *testing.T) {
+			devicetest.Run(t, func(t testing.TB) device.Device { return openGPU(t, o) })
 		})
 	}
 }
@@ -143,6 +143,18 @@ func TestGPURanks(t *testing.T) {
 func TestGPUOrder(t *testing.T) {
 	needGPU(t)
 	checkOrder(t, [2]*cuda.Device{openGPU(t, cuda.Options{Ranks: 2}), openGPU(t, cuda.Options{Ranks: 2})})
+}
+
+// TestGPUOtherProcess has kernels of two processes on one GPU write each other's memory and wait for each other.
+func TestGPUOtherProcess(t *testing.T) {
+	needGPU(t)
+	if os.Getenv(otherEnv) != "" {
+		beOther(t, openGPU(t, cuda.Options{Shared: true}))
+		return
+	}
+	start := time.Now()
+	meetOther(t, openGPU(t, cuda.Options{Shared: true}), "TestGPUOtherProcess")
+	t.Logf("it took %v", time.Since(start))
 }
 
 // TestGPUPeers has kernels of two GPUs write each other's memory and wait for each other.
@@ -253,7 +265,14 @@ func BenchmarkGPU(b *testing.B) {
 // TestGPUBeside is what calls take beside a kernel that fills the GPU and waits for the host: none waits for it.
 func TestGPUBeside(t *testing.T) {
 	needGPU(t)
-	d := openGPU(t, cuda.Options{Patience: 50 * time.Millisecond})
+	for _, shared := range []bool{false, true} {
+		t.Run(fmt.Sprintf("shared=%v", shared), func(t *testing.T) {
+			checkBeside(t, openGPU(t, cuda.Options{Patience: 50 * time.Millisecond, Shared: shared}))
+		})
+	}
+}
+
+func checkBeside(t *testing.T, d *cuda.Device) {
 	defer shut(t, d.Close)
 	m, err := d.Alloc(1 << 20)
 	if err != nil {
@@ -297,6 +316,16 @@ func TestGPUBeside(t *testing.T) {
 		h, err := d.AllocHost(64 << 10)
 		return errors.Join(err, h.Free())
 	})
+	if fd := more.Handle().FD; fd >= 0 {
+		time1("import 1 MiB", func() error {
+			m, err := d.Import(device.Handle{FD: fd, Bytes: 1 << 20})
+			return errors.Join(err, m.Free())
+		})
+		time1("import 4 bytes of the host", func() error {
+			m, err := d.Import(device.Handle{FD: gateWord.Handle().FD, Bytes: 4})
+			return errors.Join(err, m.Free())
+		})
+	}
 	time1("new stream", func() error { return d.NewStream().Close() })
 	if _, err := d.AllocHost(64 << 20); !errors.Is(err, device.ErrBusy) {
 		t.Errorf("pinning 64 MiB beside a kernel: %v, want ErrBusy", err)

@@ -20,13 +20,14 @@ const (
 	smallPinned = 1 << 20
 )
 
-// block is memory of the driver, of a rank and of those that imported it. It is given back when all have freed it.
+// block is memory of a rank and of those that imported it. It is given back when all have freed it.
 type block struct {
 	card  *card
-	addr  uintptr // what was asked for: at a page
-	base  uintptr // what the driver gave
+	addr  uintptr // at a page
 	bytes int
 	host  bool
+	fd    int       // by which another process maps it, -1 for none
+	end   discarded // gives it back
 	users atomic.Int64
 }
 
@@ -50,32 +51,49 @@ func (d *Device) Alloc(bytes int) (device.Memory, error) {
 	if uint64(bytes) > c.caps.Bytes {
 		return nil, fmt.Errorf("alloc: need %d bytes, GPU %d has %d: %w", bytes, c.index, c.caps.Bytes, device.ErrOutOfMemory)
 	}
-	b := &block{card: c, bytes: bytes}
-	out := new(outs)
-	want := roundUp(bytes)
-	r := c.do(cuMemAlloc, out.at(0), uintptr(want))
-	if r == errOutOfMemory && c.reclaim() {
-		r = c.do(cuMemAlloc, out.at(0), uintptr(want))
+	take := d.takeOwn
+	if d.opt.Shared {
+		take = d.takeShared
 	}
-	if r == success && out.addr(0)%page != 0 {
-		// The driver promises 256 bytes.
-		if err := c.discard(discarded{cuMemFree, out.addr(0)}); err != nil {
-			return nil, fmt.Errorf("alloc: %w", err)
-		}
-		want += page
-		r = c.do(cuMemAlloc, out.at(0), uintptr(want))
+	b := &block{card: c, bytes: bytes, fd: -1}
+	err := take(b)
+	if errors.Is(err, device.ErrOutOfMemory) && c.reclaim() {
+		err = take(b)
 	}
-	if r != success {
-		free, total := d.memInfo()
-		return nil, fmt.Errorf("alloc: %w", c.fault(cuMemAlloc, r, "%s asked for, %s free of %s", size(want), size(free), size(total)))
+	if err != nil {
+		return nil, fmt.Errorf("alloc: %w", err)
 	}
-	b.base = out.addr(0)
-	b.addr = (b.base + page - 1) &^ (page - 1)
 	m := d.own(b)
 	if err := d.copier.clear(b.addr, bytes); err != nil {
 		return nil, errors.Join(fmt.Errorf("alloc: %w", err), m.Free())
 	}
 	return m, nil
+}
+
+// takeOwn takes memory for this process alone.
+func (d *Device) takeOwn(b *block) error {
+	c, out, want := d.card, new(outs), roundUp(b.bytes)
+	r := c.do(cuMemAlloc, out.at(0), uintptr(want))
+	if r == success && out.addr(0)%page != 0 {
+		// The driver promises 256 bytes.
+		if err := c.discard(byCall(cuMemFree, out.addr(0))); err != nil {
+			return err
+		}
+		want += page
+		r = c.do(cuMemAlloc, out.at(0), uintptr(want))
+	}
+	if r != success {
+		return d.short(cuMemAlloc, r, want)
+	}
+	b.addr = (out.addr(0) + page - 1) &^ (page - 1)
+	b.end = byCall(cuMemFree, out.addr(0))
+	return nil
+}
+
+// short is the error of a call that was to take device memory.
+func (d *Device) short(f function, r result, want uint64) error {
+	free, total := d.memInfo()
+	return d.card.fault(f, r, "%s asked for, %s free of %s", size(want), size(free), size(total))
 }
 
 func (d *Device) memInfo() (free, total uint64) {
@@ -110,28 +128,44 @@ func (d *Device) AllocHost(bytes int) (device.Memory, error) {
 	if err := c.failure(); err != nil {
 		return nil, fmt.Errorf("alloc host memory: %w", err)
 	}
+	take := d.pinOwn
+	if d.opt.Shared {
+		take = d.pinShared
+	}
+	return d.pin("alloc host memory", bytes, take)
+}
+
+// pin has take make pinned memory, beside kernels where that waits for none.
+func (d *Device) pin(what string, bytes int, take func(*block) error) (device.Memory, error) {
+	c := d.card
+	undo := c.discard
 	if bytes > smallPinned {
-		if err := c.quiet(fmt.Sprintf("alloc host memory: pin %d bytes", bytes), d.opt.Patience, &waiter{progress: &d.progress}); err != nil {
+		if err := c.quiet(fmt.Sprintf("%s: pin %d bytes", what, bytes), d.opt.Patience, &waiter{progress: &d.progress}); err != nil {
 			return nil, err
 		}
 		defer c.gate.Unlock()
+		undo = c.free
 	}
-	out := new(outs)
-	want := roundUp(bytes)
-	if r := c.do(cuMemHostAlloc, out.at(0), uintptr(want), hostFlags); r != success {
-		return nil, fmt.Errorf("alloc host memory: %w", c.fault(cuMemHostAlloc, r, "%s asked for", size(want)))
+	b := &block{card: c, bytes: bytes, host: true, fd: -1}
+	err := take(b)
+	if err == nil && b.addr%page != 0 {
+		err = fmt.Errorf("the driver gave %#x, which is no page's address", b.addr)
 	}
-	b := &block{card: c, bytes: bytes, host: true, base: out.addr(0), addr: out.addr(0)}
-	if b.addr%page != 0 {
-		err := fmt.Errorf("alloc host memory: the driver gave %#x, which is no page's address", b.addr)
-		if bytes > smallPinned {
-			return nil, errors.Join(err, c.free(discarded{cuMemFreeHost, b.base}))
-		}
-		return nil, errors.Join(err, c.discard(discarded{cuMemFreeHost, b.base}))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", what, err), undo(b.end))
 	}
-	m := d.own(b)
-	clear(m.Bytes())
-	return m, nil
+	return d.own(b), nil
+}
+
+// pinOwn takes pinned memory for this process alone.
+func (d *Device) pinOwn(b *block) error {
+	out, want := new(outs), roundUp(b.bytes)
+	if r := d.card.do(cuMemHostAlloc, out.at(0), uintptr(want), hostFlags); r != success {
+		return d.card.fault(cuMemHostAlloc, r, "%s asked for", size(want))
+	}
+	b.addr, b.end = out.addr(0), byCall(cuMemFreeHost, out.addr(0))
+	clear(ffi.Bytes(b.addr, b.bytes))
+	return nil
 }
 
 // own makes a rank one more user of a block.
@@ -141,19 +175,24 @@ func (d *Device) own(b *block) *memory {
 	return &memory{dev: d, block: b, bytes: b.bytes}
 }
 
-// Import maps memory of another rank of this process: on one GPU its addresses are ours, on another one they are made to be.
-// Between processes memory is not shared yet.
+// Import maps memory of another rank. Within this process, on one GPU its addresses are ours, on another one they are made to
+// be; that of another process is mapped by its descriptor.
 func (d *Device) Import(h device.Handle) (device.Memory, error) {
 	m, ok := h.Local.(*memory)
-	switch {
-	case !ok && h.FD >= 0:
-		return nil, fmt.Errorf("import memory: it is of another process, and memory of a GPU is shared within one only")
-	case !ok:
-		return nil, fmt.Errorf("import memory: the handle names no memory of a GPU in this process")
-	case h.Bytes < 1 || h.Bytes > m.bytes:
-		return nil, fmt.Errorf("import memory: %d bytes asked for, the memory has %d", h.Bytes, m.bytes)
-	case m.freed.Load():
+	if ok && m.freed.Load() {
 		return nil, fmt.Errorf("import memory: its owner has freed it")
+	}
+	if ok && (h.Bytes < 1 || h.Bytes > m.bytes) {
+		return nil, fmt.Errorf("import memory: %d bytes asked for, the memory has %d", h.Bytes, m.bytes)
+	}
+	if ok && m.block.card != d.card && m.block.fd >= 0 {
+		return d.importFD(m.block.fd, h.Bytes)
+	}
+	if !ok && h.FD >= 0 {
+		return d.importFD(h.FD, h.Bytes)
+	}
+	if !ok {
+		return nil, fmt.Errorf("import memory: the handle names no memory of a GPU in this process, and has no descriptor of another's")
 	}
 	if from := m.block.card; from != d.card && !m.block.host {
 		if from.drv != d.card.drv {
@@ -200,7 +239,9 @@ func (m *memory) Ptr() gpu.Ptr[byte] { return pointer(m.block.addr) }
 // pointer is a device address as kernels' arguments have it.
 func pointer(addr uintptr) gpu.Ptr[byte] { return gpu.PtrOf(ffi.Bytes(addr, 1)) }
 
-func (m *memory) Handle() device.Handle { return device.Handle{FD: -1, Bytes: m.bytes, Local: m} }
+func (m *memory) Handle() device.Handle {
+	return device.Handle{FD: m.block.fd, Bytes: m.bytes, Local: m}
+}
 
 func (m *memory) Write(off int, src []byte) error {
 	if err := device.Span("write memory", off, len(src), m.bytes); err != nil {
@@ -234,11 +275,7 @@ func (m *memory) Free() error {
 	if b.users.Add(-1) > 0 {
 		return nil
 	}
-	op := cuMemFree
-	if b.host {
-		op = cuMemFreeHost
-	}
-	if err := b.card.discard(discarded{op, b.base}); err != nil {
+	if err := b.card.discard(b.end); err != nil {
 		return fmt.Errorf("free: %w", err)
 	}
 	return nil

@@ -115,8 +115,8 @@ func TestImportBetweenRanks(t *testing.T) {
 	}
 	_, err := b.Import(m.Handle())
 	says(t, err, "its owner has freed it")
-	_, err = b.Import(device.Handle{FD: 7, Bytes: 100})
-	says(t, err, "another process")
+	_, err = b.Import(device.Handle{FD: -1, Bytes: 100})
+	says(t, err, "another's")
 	shut(t, a.Close)
 	if b.Close() == nil {
 		t.Error("closed under memory that was imported")

@@ -8,12 +8,16 @@
 // double_* are the test's: they set what is there, make calls fail, and say what was called.
 
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef uint32_t R;
 typedef uint64_t u64;
@@ -25,7 +29,7 @@ static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came 
 static __thread struct ctx* current;
 
 static struct {
-	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms;
+	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm;
 } conf;
 static R sticky;        // of the process
 static u64 used;        // device memory
@@ -37,8 +41,15 @@ static char environment[256];
 struct ctx { int dev, refs; };
 static struct ctx contexts[8];
 
-struct mem { u64 addr, bytes; int host; struct ctx* ctx; struct mem* next; };
+// A mem's kind: of cuMemAlloc, of cuMemHostAlloc, registered, reserved without anything there, mapped, and mapped with access.
+enum { DEVICE, HOST, REGISTERED, RESERVED, MAPPED, SHARED };
+struct mem { u64 addr, bytes; int host; struct ctx* ctx; struct phys* phys; struct mem* next; };
 static struct mem* memories;
+
+// phys is memory that processes share: a file, so that another process with a double of its own can map it.
+struct phys { int fd, refs, own; u64 bytes; };
+static u64 handles; // of those, not released
+enum { GRAIN = 2 << 20 };
 
 struct module { struct module* next; int entries; struct entry { char name[128]; u64 args; struct module* m; } entry[64]; };
 
@@ -96,14 +107,14 @@ static void wait_for_kernels(void) {
 void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
-	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8;
+	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1;
 	sticky = 0, waited = 0, null_stream = 0;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
 }
 
 R double_set(const char* what, u64 value) {
-	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}};
+	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}};
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(all[i].name, what)) { *all[i].at = value; return OK; }
 	return NOT_FOUND;
@@ -124,6 +135,7 @@ u64 double_count(const char* what) {
 	else if (!strcmp(what, "null stream")) n = null_stream;
 	else if (!strcmp(what, "used")) n = used;
 	else if (!strcmp(what, "running")) n = running;
+	else if (!strcmp(what, "handles")) n = handles;
 	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
 	else n = count(what)->calls;
 	pthread_mutex_unlock(&mu);
@@ -223,7 +235,7 @@ static R push(struct stream* s, struct op o) {
 // known says whether a range is memory that was allocated.
 static int known(u64 addr, u64 n) {
 	for (struct mem* m = memories; m; m = m->next)
-		if (addr >= m->addr && addr + n <= m->addr + m->bytes) return 1;
+		if (addr >= m->addr && addr + n <= m->addr + m->bytes && m->host != RESERVED && m->host != MAPPED) return 1;
 	return 0;
 }
 
@@ -262,6 +274,7 @@ R cuDeviceGetAttribute(int* v, int a, int d) {
 	case 40: *v = 3; break;
 	case 75: *v = 9; break;
 	case 34: case 50: case 76: case 86: *v = 0; break;
+	case 103: *v = (int)conf.vmm; break;
 	case 106: *v = 32; break;
 	case 122: *v = (int)conf.streammem; break;
 	default: *v = 1;
@@ -281,7 +294,7 @@ R cuDevicePrimaryCtxRelease_v2(int d) {
 	BEGIN(0);
 	if (--contexts[d].refs == 0)
 		for (struct mem **p = &memories, *m; (m = *p);) {
-			if (m->ctx != &contexts[d]) {
+			if (m->ctx != &contexts[d] || m->host > HOST) { // what is mapped is the process's, and stays
 				p = &m->next;
 				continue;
 			}
@@ -393,6 +406,103 @@ R cuMemAlloc_v2(u64* p, u64 n) { BEGIN(1); return leave(take(p, n, 0)); }
 R cuMemFree_v2(u64 p) { BEGIN(1); return leave(give(p, 0)); }
 R cuMemHostAlloc(u64* p, u64 n, unsigned flags) { BEGIN(1); if (n > 8 << 20) wait_for_kernels(); return leave(flags == 3 ? take(p, n, 1) : INVALID); }
 R cuMemFreeHost(u64 p) { BEGIN(1); return leave(give(p, 1)); }
+
+// Memory that processes share. Properties and access are as cuda.h lays them out.
+static R fits(const unsigned* prop) { return prop[0] == 1 && prop[1] == 1 && prop[2] == 1 && prop[3] < conf.devices && !prop[4] && !prop[5] && !prop[6] && !prop[7] ? OK : INVALID; }
+static void drop(struct phys* p) {
+	if (--p->refs) return;
+	if (p->own) used -= p->bytes;
+	close(p->fd), free(p);
+}
+static struct mem* at(u64 addr, u64 n) {
+	for (struct mem* m = memories; m; m = m->next) if (m->addr == addr && m->bytes == n) return m;
+	return 0;
+}
+R cuMemGetAllocationGranularity(u64* n, const unsigned* prop, int which) { BEGIN(1); *n = GRAIN; return leave(which ? INVALID : fits(prop)); }
+R cuMemCreate(struct phys** out, u64 n, const unsigned* prop, u64 flags) {
+	BEGIN(1);
+	if (!n || n % GRAIN || flags || fits(prop)) return leave(INVALID);
+	if (used + n > conf.memory) return leave(OOM);
+	struct phys* p = *out = malloc(sizeof *p);
+	*p = (struct phys){.fd = memfd_create("gpu", MFD_CLOEXEC), .refs = 1, .own = 1, .bytes = n};
+	if (p->fd < 0 || ftruncate(p->fd, (off_t)n)) return leave(INVALID);
+	used += n, handles++;
+	END;
+}
+R cuMemRelease(struct phys* p) { BEGIN(1); handles--; drop(p); END; }
+R cuMemExportToShareableHandle(int* fd, struct phys* p, int type, u64 flags) {
+	BEGIN(1);
+	if (type != 1 || flags) return leave(INVALID);
+	*fd = fcntl(p->fd, F_DUPFD_CLOEXEC, 0);
+	END;
+}
+R cuMemImportFromShareableHandle(struct phys** out, u64 fd, int type) {
+	BEGIN(1);
+	struct stat s;
+	if (type != 1 || fstat((int)fd, &s) || !s.st_size || s.st_size % GRAIN) return leave(INVALID);
+	struct phys* p = *out = malloc(sizeof *p);
+	*p = (struct phys){.fd = fcntl((int)fd, F_DUPFD_CLOEXEC, 0), .refs = 1, .bytes = (u64)s.st_size};
+	handles++;
+	END;
+}
+R cuMemAddressReserve(u64* at, u64 n, u64 align, u64 addr, u64 flags) {
+	BEGIN(1);
+	if (!n || n % GRAIN || align || addr || flags) return leave(INVALID);
+	struct mem* m = malloc(sizeof *m);
+	*m = (struct mem){.bytes = n, .host = RESERVED, .ctx = current, .next = memories};
+	m->addr = *at = (u64)mmap(0, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memories = m;
+	END;
+}
+R cuMemAddressFree(u64 addr, u64 n) {
+	BEGIN(1);
+	for (struct mem **q = &memories, *m; (m = *q); q = &m->next)
+		if (m->addr == addr && m->bytes == n && m->host == RESERVED) {
+			*q = m->next;
+			munmap((void*)addr, n), free(m);
+			return leave(OK);
+		}
+	return leave(INVALID);
+}
+R cuMemMap(u64 addr, u64 n, u64 off, struct phys* p, u64 flags) {
+	BEGIN(1);
+	struct mem* m = at(addr, n);
+	if (!m || m->host != RESERVED || off || flags || n > p->bytes) return leave(INVALID);
+	m->host = MAPPED, m->phys = p, p->refs++;
+	END;
+}
+R cuMemSetAccess(u64 addr, u64 n, const unsigned* access, u64 count) {
+	BEGIN(1);
+	struct mem* m = at(addr, n);
+	if (!m || m->host != MAPPED || count != 1 || access[0] != 1 || access[1] >= conf.devices || access[2] != 3) return leave(INVALID);
+	if (mmap((void*)addr, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->phys->fd, 0) == MAP_FAILED) return leave(INVALID);
+	m->host = SHARED;
+	END;
+}
+R cuMemUnmap(u64 addr, u64 n) {
+	BEGIN(1);
+	struct mem* m = at(addr, n);
+	if (!m || m->host < MAPPED) return leave(INVALID);
+	mmap((void*)addr, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	m->host = RESERVED, drop(m->phys);
+	END;
+}
+R cuMemHostRegister_v2(u64 addr, u64 n, unsigned flags) {
+	BEGIN(1);
+	if (n > 8 << 20) wait_for_kernels();
+	if (!n || addr % 4096 || n % 4096 || flags != 3 || at(addr, n)) return leave(INVALID);
+	struct mem* m = malloc(sizeof *m);
+	*m = (struct mem){.addr = addr, .bytes = n, .host = REGISTERED, .ctx = current, .next = memories};
+	memories = m;
+	END;
+}
+R cuMemHostUnregister(u64 addr) {
+	BEGIN(1);
+	wait_for_kernels();
+	for (struct mem **q = &memories, *m; (m = *q); q = &m->next)
+		if (m->addr == addr && m->host == REGISTERED) { *q = m->next; free(m); return leave(OK); }
+	return leave(INVALID);
+}
 R cuMemGetInfo_v2(u64* free, u64* total) { BEGIN(1); *free = conf.memory - used, *total = conf.memory; END; }
 
 R cuStreamCreateWithPriority(struct stream** out, unsigned flags, int priority) {

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package cuda_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/device/cuda"
+	"github.com/doorbell-net/doorbell/internal/device/devicetest"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSharedConformance: memory that other processes can map is memory like any.
+func TestSharedConformance(t *testing.T) {
+	devicetest.Run(t, func(t testing.TB) device.Device { return newDouble(t).open(cuda.Options{Shared: true}) })
+}
+
+// otherEnv names the driver's library to a process that TestOtherProcess starts: it is the other process.
+const otherEnv = "TEST_OTHER_PROCESS"
+
+// TestOtherProcess: kernels of two processes, each with a driver of its own, write each other's memory and wait for each other,
+// and host and kernels of one see what the other stores in the host's.
+func TestOtherProcess(t *testing.T) {
+	if os.Getenv(otherEnv) != "" {
+		beOther(t, newDouble(t).open(cuda.Options{Shared: true}))
+		return
+	}
+	meetOther(t, newDouble(t).open(cuda.Options{Shared: true}), "TestOtherProcess")
+}
+
+const shareBytes = 3<<20 + 5
+
+// meetOther shares memory with a process that runs a test of this binary.
+func meetOther(t *testing.T, dev *cuda.Device, test string) {
+	m, host := must[device.Memory](t)(dev.Alloc(shareBytes)), must[device.Memory](t)(dev.AllocHost(shareBytes))
+	late := must[device.Memory](t)(dev.Alloc(4))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*devicetest.Bound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+test+"$", "-test.v")
+	cmd.Env = append(os.Environ(), otherEnv+"=1")
+	for i, s := range []device.Memory{m, host} {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(dup(t, s.Handle().FD)), fmt.Sprint("memory", i)))
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range cmd.ExtraFiles {
+		f.Close()
+	}
+	s := dev.NewStream()
+	a := devicetest.PairArgs{Mine: word32(m), Theirs: word32(m).At(1), Late: word32(late), Patience: uint64(devicetest.Bound)}
+	if err := s.Launch(devicetest.PairKernel.Bind(a), one); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, s); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "--- PASS") {
+		t.Errorf("the other process: %v\n%s", err, out.String())
+	}
+	for what, s := range map[string]device.Memory{"device": m, "host": host} {
+		got := make([]byte, shareBytes-8)
+		if err := s.Read(8, got); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{7}, len(got))) {
+			t.Errorf("%s memory does not show what another process's kernel wrote: %x... (%v)", what, got[:8], err)
+		}
+	}
+	var b [4]byte
+	if err := late.Read(0, b[:]); err != nil || binary.LittleEndian.Uint32(b[:]) != 0 {
+		t.Errorf("the kernel did not see the other process's (%v)", err)
+	}
+	for _, f := range []func() error{s.Close, m.Free, host.Free, late.Free, dev.Close} {
+		shut(t, f)
+	}
+}
+
+// beOther is the other process: what it got are descriptors 3 and 4.
+func beOther(t *testing.T, dev *cuda.Device) {
+	m := must[device.Memory](t)(dev.Import(device.Handle{FD: 3, Bytes: shareBytes}))
+	host := must[device.Memory](t)(dev.Import(device.Handle{FD: 4, Bytes: shareBytes}))
+	if m.Bytes() != nil || len(host.Bytes()) != shareBytes || m.Handle().FD != -1 {
+		t.Errorf("host's views of %d and %d bytes", len(m.Bytes()), len(host.Bytes()))
+	}
+	late := must[device.Memory](t)(dev.Alloc(4))
+	s := dev.NewStream()
+	for _, to := range []device.Memory{m, host} {
+		a := devicetest.FillArgs{To: to.Ptr().Byte(8), Bytes: shareBytes - 8, Value: 7}
+		if err := s.Launch(devicetest.FillKernel.Bind(a), device.Grid{Blocks: 4, Warps: 4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := devicetest.PairArgs{Mine: word32(m).At(1), Theirs: word32(m), Late: word32(late), Patience: uint64(devicetest.Bound)}
+	if err := s.Launch(devicetest.PairKernel.Bind(a), one); err != nil {
+		t.Fatal(err)
+	}
+	if err := within(t, s); err != nil {
+		t.Error(err)
+	}
+	var b [4]byte
+	if err := late.Read(0, b[:]); err != nil || binary.LittleEndian.Uint32(b[:]) != 0 {
+		t.Errorf("the kernel did not see the other process's (%v)", err)
+	}
+	for _, f := range []func() error{s.Close, m.Free, host.Free, late.Free, dev.Close} {
+		shut(t, f)
+	}
+}
+
+// TestImportRefuses: what is no memory, or less than is asked for, is refused, and nothing of it stays.
+func TestImportRefuses(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{Shared: true})
+	m, host := must[device.Memory](t)(dev.Alloc(100)), must[device.Memory](t)(dev.AllocHost(100))
+	before := d.count("memories")
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for words, h := range map[string]device.Handle{
+		"at least 1 is accepted":         {FD: m.Handle().FD},
+		"cuMemMap":                       {FD: m.Handle().FD, Bytes: 5 << 20},
+		"has 100":                        {FD: host.Handle().FD, Bytes: 4097},
+		"cuMemImportFromShareableHandle": {FD: int(null.Fd()), Bytes: 100},
+		"has no descriptor":              {FD: -1, Bytes: 100},
+	} {
+		_, err := dev.Import(h)
+		says(t, err, "import memory", words)
+	}
+	if n := d.count("memories"); n != before {
+		t.Errorf("%d pieces of memory after imports that were refused, %d before", n, before)
+	}
+	shut(t, m.Free)
+	shut(t, host.Free)
+	shut(t, dev.Close)
+}
+
+// TestNotShared: where memory cannot be shared, the device says so once and goes on with memory of its own.
+func TestNotShared(t *testing.T) {
+	for _, f := range []string{"cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemAddressReserve",
+		"cuMemMap", "cuMemSetAccess", "cuMemHostRegister_v2"} {
+		t.Run(f, func(t *testing.T) {
+			d := newDouble(t)
+			d.fail(f, 1, 801)
+			dev := d.open(cuda.Options{Shared: true})
+			m := must[device.Memory](t)(dev.Alloc(100))
+			if h := m.Handle(); h.FD >= 0 {
+				t.Error("memory has a descriptor")
+			}
+			shut(t, m.Free)
+			shut(t, dev.Close)
+		})
+	}
+}
+
+// TestSharedBesideKernel: memory of other processes is mapped beside a kernel, and given back when it has ended.
+func TestSharedBesideKernel(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{Shared: true, Patience: 30 * time.Millisecond})
+	m, host := must[device.Memory](t)(dev.Alloc(100)), must[device.Memory](t)(dev.AllocHost(100))
+	g := gate(t, dev)
+	before := d.count("memories")
+	var maps []device.Memory
+	for _, s := range []device.Memory{m, host} {
+		maps = append(maps, must[device.Memory](t)(dev.Import(device.Handle{FD: s.Handle().FD, Bytes: 100})))
+	}
+	for _, s := range append(maps, m, host) {
+		shut(t, s.Free)
+	}
+	if n := d.count("memories"); n != before+2 {
+		t.Errorf("%d pieces of memory beside a kernel, want the %d that it may use", n, before+2)
+	}
+	g.open()
+	shut(t, dev.Close)
+}
+
+func dup(t testing.TB, fd int) int {
+	t.Helper()
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
