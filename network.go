@@ -5,6 +5,7 @@ package doorbell
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,13 +20,9 @@ import (
 // reconnect is how long a connection of the network that broke may take to be made again.
 const reconnect = 10 * time.Second
 
-// openNetwork makes this rank's endpoint, and connects it to all others if that has to be. Collective.
-func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
-	name, err := c.chooseNetwork(ctx)
-	if err != nil {
-		return err
-	}
-	c.plugin, err = netplugin.Lookup(name, netplugin.Faults{Text: c.opt.Faults, Inject: c.opt.Inject})
+// openNetwork makes this rank's endpoint, and connects it to all others if that has to be. reach is discover's. Collective.
+func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth, reach [][]bool) (err error) {
+	c.plugin, err = netplugin.Lookup(c.chooseNetwork(reach), netplugin.Faults{Text: c.opt.Faults, Inject: c.opt.Inject})
 	if err == nil {
 		if p := c.plugin.Powers(); p.MaxBytes < abi.CellPayload {
 			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", c.plugin.Name(), p.MaxBytes, abi.CellPayload)
@@ -47,37 +44,22 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth) error {
 	return c.meet(ctx)
 }
 
-// chooseNetwork replaces auto, also behind fault+: within a process the copy engines of a device that has some; shared memory
-// when each rank can pass descriptors to each; else tcp. All ranks choose the same.
-func (c *Comm) chooseNetwork(ctx context.Context) (string, error) {
-	const none, descriptors, process = 0, 1, 2
-	reach := []byte{descriptors}
-	for r := range c.size {
-		if !c.group.CanPassFDs(r) {
-			reach[0] = none
-		}
+// chooseNetwork replaces auto, also behind fault+: where each rank reaches each other's memory, the copy engines of a device
+// that has some, within a process, else shared memory; else tcp. All ranks choose the same.
+func (c *Comm) chooseNetwork(reach [][]bool) string {
+	best := "shm"
+	if c.oneProcess && !c.dev.Powers().HostView {
+		best = "ce"
 	}
-	if !c.dev.Powers().HostView {
-		// Its memory is passed within a process only.
-		reach[0] = none
-		if c.oneProcess {
-			reach[0] = process
-		}
-	}
-	blobs, err := c.gather(ctx, "choose a network", bootstrap.Blob{Bytes: reach})
-	if err != nil {
-		return "", err
-	}
-	best := map[byte]string{descriptors: "shm", process: "ce"}[reach[0]]
-	for _, b := range blobs {
-		if len(b.Bytes) != 1 || b.Bytes[0] != reach[0] || best == "" {
+	for _, r := range reach {
+		if slices.Contains(r, false) {
 			best = "tcp"
 		}
 	}
 	if base, ok := strings.CutSuffix(c.opt.Net, "auto"); ok && (base == "" || strings.HasSuffix(base, "+")) {
-		return base + best, nil
+		return base + best
 	}
-	return c.opt.Net, nil
+	return c.opt.Net
 }
 
 // meet connects the network's endpoints, if they have to be.

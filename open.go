@@ -155,11 +155,14 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.infos.dev = c.dev
-	if err := c.openNetwork(ctx, auth); err != nil {
-		g.Close()
-		return nil, err
+	reach, err := c.discover(ctx)
+	if err == nil {
+		err = c.openNetwork(ctx, auth, reach)
 	}
-	if err := c.discover(ctx); err != nil {
+	if err == nil {
+		err = c.cut(reach)
+	}
+	if err != nil {
 		g.Close()
 		return nil, err
 	}
@@ -198,31 +201,31 @@ type hello struct {
 	Reach        []bool // in the second round: whose probe it could read
 }
 
-// discover finds who reaches whose memory, and cuts the world into nodes.
-func (c *Comm) discover(ctx context.Context) error {
+// discover finds who reaches whose memory: reach[a][b] says that rank a mapped rank b's and read it.
+func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 	probe, err := c.dev.Alloc(4096)
 	if err != nil {
-		return c.agree(ctx, "discover nodes", err)
+		return nil, c.agree(ctx, "discover nodes", err)
 	}
 	defer probe.Free()
-	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.plugin.Name(), Device: c.dev.Name(), Bytes: 4096}
+	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Device: c.dev.Name(), Bytes: 4096}
 	rand.Read(me.Probe[:])
 	if err := probe.Write(0, me.Probe[:]); err != nil {
-		return c.agree(ctx, "discover nodes", err)
+		return nil, c.agree(ctx, "discover nodes", err)
 	}
 	blob, err := handleBlob(me, probe.Handle())
 	if err != nil {
-		return c.agree(ctx, "discover nodes", err)
+		return nil, c.agree(ctx, "discover nodes", err)
 	}
 	blobs, err := c.gather(ctx, "discover nodes", blob)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	me.Reach = make([]bool, c.size)
 	all := make([]hello, c.size)
 	for r, b := range blobs {
 		err = cmp.Or(err, json.Unmarshal(b.Bytes, &all[r]))
-		me.Reach[r] = r == c.rank || c.group.SameHost(r) && c.readProbe(b, &all[r])
+		me.Reach[r] = r == c.rank || c.group.SameHost(r) && c.readProbe(r, b, &all[r])
 		closeFDs(r == c.rank, b)
 		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device) {
 			err = fmt.Errorf("rank %d has %d ranks per node, network %q and device %q, rank %d has %d, %q and %q: they must agree",
@@ -231,26 +234,31 @@ func (c *Comm) discover(ctx context.Context) error {
 	}
 	mine, jerr := json.Marshal(me)
 	if err := c.agree(ctx, "compare options", cmp.Or(err, jerr)); err != nil {
-		return err
+		return nil, err
 	}
 	// Probes stay until all have looked.
 	blobs, err = c.gather(ctx, "compare nodes", bootstrap.Blob{Bytes: mine})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	reach := make([][]bool, c.size)
+	reach = make([][]bool, c.size)
 	for r, b := range blobs {
-		if err := json.Unmarshal(b.Bytes, &all[r]); err != nil {
-			return fmt.Errorf("rank %d: what rank %d reaches: %w", c.rank, r, err)
+		if err := json.Unmarshal(b.Bytes, &all[r]); err != nil || len(all[r].Reach) != c.size {
+			return nil, fmt.Errorf("rank %d: what rank %d reaches: %q is no answer of %d ranks (%v)", c.rank, r, b.Bytes, c.size, err)
 		}
 		reach[r] = all[r].Reach
 	}
+	return reach, nil
+}
+
+// cut cuts the world into nodes.
+func (c *Comm) cut(reach [][]bool) (err error) {
 	if c.lsaSize, err = topo.LSASize(reach, c.opt.RanksPerNode); err != nil {
 		return fmt.Errorf("rank %d: %w", c.rank, err)
 	}
 	c.lsaRank = c.rank % c.lsaSize
 	if c.plugin.Powers().Mapped {
-		for r, ok := range me.Reach {
+		for r, ok := range reach[c.rank] {
 			if !ok {
 				return fmt.Errorf("rank %d: network %s reaches only memory that this process maps, and rank %d's it cannot map", c.rank, c.plugin.Name(), r)
 			}
@@ -260,9 +268,10 @@ func (c *Comm) discover(ctx context.Context) error {
 }
 
 // readProbe says whether a rank's memory handle really passed.
-func (c *Comm) readProbe(b bootstrap.Blob, h *hello) bool {
+func (c *Comm) readProbe(rank int, b bootstrap.Blob, h *hello) bool {
 	m, err := c.importMemory(b, 0, h.Bytes)
 	if err != nil {
+		c.opt.Log.Debug("no memory in common", "rank", c.rank, "with", rank, "error", err)
 		return false
 	}
 	defer m.Free()
