@@ -145,6 +145,43 @@ func TestGPUOrder(t *testing.T) {
 	checkOrder(t, [2]*cuda.Device{openGPU(t, cuda.Options{Ranks: 2}), openGPU(t, cuda.Options{Ranks: 2})})
 }
 
+// TestGPUBadInput: code for another GPU and grids that cannot be resident are refused by name, and the device is none the worse.
+func TestGPUBadInput(t *testing.T) {
+	needGPU(t)
+	d := openGPU(t, cuda.Options{})
+	s := d.NewStream()
+	k := kernelOf("Foreign", foreign)
+	err := s.Launch(k.Bind(struct{}{}), one)
+	says(t, err, "kernel Foreign for sm_121", "compute capability")
+	t.Log(err)
+	n, err := d.CooperativeBlocks(nothingKernel.Code(), 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.Launch(nothingKernel.Bind(struct{}{}), device.Grid{Blocks: n + 1, Warps: 32, Cooperative: true})
+	says(t, err, "cannot be resident")
+	t.Log(err)
+	var all []device.Memory
+	for err = nil; err == nil; { // until the GPU is full
+		var m device.Memory
+		if m, err = d.Alloc(20 << 30); err == nil {
+			all = append(all, m)
+		}
+	}
+	if !errors.Is(err, device.ErrOutOfMemory) || len(all) == 0 {
+		t.Errorf("after %d pieces of 20 GiB: %v, want ErrOutOfMemory", len(all), err)
+	}
+	t.Log(err)
+	for _, m := range all {
+		shut(t, m.Free)
+	}
+	if err := s.Launch(nothingKernel.Bind(struct{}{}), device.Grid{Blocks: n, Warps: 32, Cooperative: true}); err != nil || within(t, s) != nil {
+		t.Errorf("after all that was refused: %v", err)
+	}
+	shut(t, s.Close)
+	shut(t, d.Close)
+}
+
 // TestGPUOtherProcess has kernels of two processes on one GPU write each other's memory and wait for each other.
 func TestGPUOtherProcess(t *testing.T) {
 	needGPU(t)

@@ -20,6 +20,9 @@ func header(entries string) string {
 	return ".version 6.3\n.target sm_70\n.address_size 64\n" + entries
 }
 
+// foreign is code for a GPU that is not here.
+const foreign = ".version 8.8\n.target sm_121\n.address_size 64\n.visible .entry Foreign()\n{\n\tret;\n}\n"
+
 func kernelOf(name, ptx string) gpu.Kernel[struct{}] {
 	return gpu.NewKernel(name, func(gpu.Thread, struct{}) {}, ptx)
 }
@@ -141,7 +144,8 @@ func TestBadKernels(t *testing.T) {
 		words     []string
 	}{
 		{"Bare", "", []string{"kernel Bare was not compiled for a GPU", "go generate"}},
-		{"Broken", header("error: 42 is no instruction"), []string{"cuLinkAddData: CUDA_ERROR_INVALID_PTX (218)", "module of kernel Broken", "capability 9.0", "ptxas: error: 42 is no instruction"}},
+		{"Broken", header("error: 42 is no instruction"), []string{"cuLinkAddData: CUDA_ERROR_INVALID_PTX (218)", "module of kernel Broken for sm_70", "capability 9.0", "ptxas: error: 42 is no instruction"}},
+		{"Foreign", foreign, []string{"cuLinkAddData: CUDA_ERROR_NO_BINARY_FOR_GPU (209)", "module of kernel Foreign for sm_121, GPU of compute capability 9.0"}},
 		{"Absent", header(".visible .entry Present()\n{ ret; }\n"), []string{"cuModuleGetFunction: CUDA_ERROR_NOT_FOUND (500)", "kernel Absent", "no entry"}},
 	} {
 		k := kernelOf(c.name, c.ptx)

@@ -33,7 +33,7 @@ func (c *card) link(kernel, ptx string) ([]byte, error) {
 	options := &[2]uint32{jitErrorLog, jitErrorLogBytes}
 	values := &[2]uintptr{ffi.Addr(&log[0]), jitLogBytes}
 	fail := func(f function, r result) ([]byte, error) {
-		detail := c.moduleOf(kernel)
+		detail := c.moduleOf(kernel, ptx)
 		if said := strings.TrimSpace(ffi.String(ffi.Addr(&log[0]))); said != "" {
 			detail += "; " + said
 		}
@@ -68,11 +68,16 @@ func (c *card) loadModule(kernel string, code []byte) *module {
 	r := c.do(cuModuleLoadDataEx, out.at(0), ffi.Addr(&code[0]), 0, 0, 0)
 	runtime.KeepAlive(code)
 	if r != success {
-		return &module{err: c.fault(cuModuleLoadDataEx, r, "%s", c.moduleOf(kernel))}
+		return &module{err: c.fault(cuModuleLoadDataEx, r, "%s", c.moduleOf(kernel, ""))}
 	}
 	return &module{handle: out.addr(0)}
 }
 
-func (c *card) moduleOf(kernel string) string {
+// moduleOf says whose module it is, and what it is for, if its text says that.
+func (c *card) moduleOf(kernel, ptx string) string {
+	if _, target, ok := strings.Cut(ptx, "\n.target "); ok {
+		target, _, _ = strings.Cut(target, "\n")
+		kernel += " for " + target
+	}
 	return fmt.Sprintf("module of kernel %s, GPU of compute capability %d.%d", kernel, c.caps.Major, c.caps.Minor)
 }

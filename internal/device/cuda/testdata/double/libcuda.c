@@ -22,7 +22,7 @@
 typedef uint32_t R;
 typedef uint64_t u64;
 
-enum { OK = 0, INVALID = 1, OOM = 2, NOT_INIT = 3, NO_DEVICE = 100, BAD_DEVICE = 101, BAD_CONTEXT = 201, BAD_PTX = 218, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, PEER_TWICE = 704, TOO_LARGE = 720 };
+enum { OK = 0, INVALID = 1, OOM = 2, NOT_INIT = 3, NO_DEVICE = 100, BAD_DEVICE = 101, BAD_CONTEXT = 201, NO_BINARY = 209, BAD_PTX = 218, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, PEER_TWICE = 704, TOO_LARGE = 720 };
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came or changed
@@ -247,7 +247,7 @@ R cuInit(unsigned flags) {
 }
 R cuDriverGetVersion(int* v) { BEGIN(0); *v = (int)conf.version; END; }
 
-static struct { R code; const char *name, *text; } texts[] = {{OK, "CUDA_SUCCESS", "no error"}, {INVALID, "CUDA_ERROR_INVALID_VALUE", "invalid argument"}, {OOM, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}, {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}, {BAD_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}, {BAD_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}, {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}, {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"}, {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}};
+static struct { R code; const char *name, *text; } texts[] = {{OK, "CUDA_SUCCESS", "no error"}, {INVALID, "CUDA_ERROR_INVALID_VALUE", "invalid argument"}, {OOM, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}, {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}, {BAD_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}, {NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"}, {BAD_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"}, {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}, {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"}, {702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"}, {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}};
 R cuGetErrorName(R code, const char** p) {
 	for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) if (texts[i].code == code) { *p = texts[i].name; return OK; }
 	*p = 0;
@@ -328,7 +328,9 @@ R cuLinkCreate_v2(unsigned n, int* option, void** value, struct link** out) {
 R cuLinkAddData_v2(struct link* l, int type, const char* text, size_t bytes, const char* name, unsigned n, int* option, void** value) {
 	BEGIN(1);
 	if (type != 1 || l->text || n || !name || text[bytes - 1]) return leave(INVALID);
-	const char* p = strstr(text, "error:");
+	const char *p = strstr(text, ".target sm_");
+	if (p && atoi(p + 11) > 90) return leave(NO_BINARY);
+	p = strstr(text, "error:");
 	if (p) {
 		if (l->log) snprintf(l->log, 512, "ptxas: %.200s", p);
 		return leave(BAD_PTX);
