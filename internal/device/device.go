@@ -29,6 +29,9 @@ type Device interface {
 	Import(h Handle) (Memory, error)
 	// NewStream makes a stream. Close it before the device.
 	NewStream() Stream
+	// Capture records what f queues on the stream that it gets, and queues nothing. Its error is f's, or wraps ErrBusy when
+	// what is to be made of it would wait for kernels that run. Close the graph before the device.
+	Capture(f func(Stream) error) (Graph, error)
 	// MaxCooperativeWarps is what a grid of any kernel whose blocks are all resident at once has at most, in warps. One
 	// kernel may get less: CooperativeBlocks says it.
 	MaxCooperativeWarps() int
@@ -123,6 +126,9 @@ type Stream interface {
 	Store(at gpu.Ptr[uint64], value uint64) error
 	// StoreBoth queues two stores as one item. Who sees the second sees the first, and all that was queued before.
 	StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[uint64], then uint64) error
+	// Replay queues what a graph of this device recorded, as one item. A graph never runs beside itself: replays on several
+	// streams wait for one another.
+	Replay(g Graph) error
 	// Record is an event that is done when all that was queued so far is.
 	Record() Event
 	// WaitEvent makes later launches wait for the event, which may be of another stream of the same device.

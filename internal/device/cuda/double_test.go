@@ -96,7 +96,7 @@ func (d *double) end() {
 	if err := d.dev.Close(); err != nil {
 		d.Error(err)
 	}
-	for _, what := range []string{"null stream", "waited", "memories", "handles"} {
+	for _, what := range []string{"null stream", "waited", "memories", "handles", "graphs"} {
 		if n := d.count(what); n != 0 && !d.Failed() {
 			d.Errorf("%s: %d at the end, want none", what, n)
 		}

@@ -64,6 +64,12 @@ const (
 	cuStreamWriteValue64
 	cuStreamWaitValue64
 	cuStreamBatchMemOp
+	cuStreamBeginCapture
+	cuStreamEndCapture
+	cuGraphInstantiateWithFlags
+	cuGraphLaunch
+	cuGraphDestroy
+	cuGraphExecDestroy
 	cuLaunchKernel
 	cuLaunchCooperativeKernel
 	functions
@@ -120,6 +126,12 @@ var symbols = [functions]string{
 	cuStreamWriteValue64:           "cuStreamWriteValue64_v2",
 	cuStreamWaitValue64:            "cuStreamWaitValue64_v2",
 	cuStreamBatchMemOp:             "cuStreamBatchMemOp_v2",
+	cuStreamBeginCapture:           "cuStreamBeginCapture_v2",
+	cuStreamEndCapture:             "cuStreamEndCapture",
+	cuGraphInstantiateWithFlags:    "cuGraphInstantiateWithFlags",
+	cuGraphLaunch:                  "cuGraphLaunch",
+	cuGraphDestroy:                 "cuGraphDestroy",
+	cuGraphExecDestroy:             "cuGraphExecDestroy",
 	cuLaunchKernel:                 "cuLaunchKernel",
 	cuLaunchCooperativeKernel:      "cuLaunchCooperativeKernel",
 }

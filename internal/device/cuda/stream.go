@@ -37,7 +37,8 @@ type stream struct {
 	at     uintptr                // its address
 	asked  atomic.Uint64          // items of which the driver said that they are done
 
-	counted bool // it is one of the rank's, and not the device's own
+	counted   bool // it is one of the rank's, and not the device's own
+	recording bool // what is queued is recorded: it says nowhere how far it is
 
 	mu     sync.Mutex // what follows; the driver is called with it held, in the order of the items
 	queued uint64     // items ever queued
@@ -171,7 +172,7 @@ func (s *stream) leave(f function, r result, name, detail string) error {
 	if r == success {
 		s.names[s.queued%tracked] = name
 		s.queued++
-		if s.queued-s.marked >= tracked {
+		if s.queued-s.marked >= tracked && !s.recording {
 			r, f = s.mark(), cuStreamWriteValue64
 		}
 	}

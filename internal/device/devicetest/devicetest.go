@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t testing.TB) device.Device) {
 		{"hostmemory", checkHostMemory},
 		{"readwrite", checkReadWrite},
 		{"copies", checkCopies},
+		{"graphs", checkGraphs},
 		{"import", checkImport},
 		{"outofmemory", checkOutOfMemory},
 		{"close", checkClose},

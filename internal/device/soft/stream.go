@@ -21,12 +21,14 @@ type item struct {
 	grid  device.Grid
 	move  func()
 	event *event
+	graph *graph
 }
 
 // stream is a queue of items with one goroutine that does them in order.
 type stream struct {
-	dev *Device
-	l   launch
+	dev  *Device
+	l    launch
+	tape *graph // not nil: what is queued is recorded there
 
 	mu      sync.Mutex
 	cond    *sync.Cond // something was queued, done, or closed
@@ -102,6 +104,10 @@ func (s *stream) StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[u
 }
 
 func (s *stream) push(it item) error {
+	if s.tape != nil {
+		s.tape.add(it)
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -172,6 +178,11 @@ func (s *stream) do(it *item, skip bool) error {
 	switch {
 	case it.event != nil:
 		return it.event.Wait(context.Background()) // bounded by the deadlines of what the other stream runs
+	case it.graph != nil:
+		defer it.graph.leave()
+		if !skip {
+			return it.graph.run(s)
+		}
 	case skip && it.call != nil:
 		it.call.Release()
 	case it.call != nil:

@@ -22,7 +22,7 @@
 typedef uint32_t R;
 typedef uint64_t u64;
 
-enum { OK = 0, INVALID = 1, OOM = 2, NOT_INIT = 3, NO_DEVICE = 100, BAD_DEVICE = 101, BAD_CONTEXT = 201, NO_BINARY = 209, BAD_PTX = 218, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, PEER_TWICE = 704, TOO_LARGE = 720 };
+enum { OK = 0, INVALID = 1, OOM = 2, NOT_INIT = 3, NO_DEVICE = 100, BAD_DEVICE = 101, BAD_CONTEXT = 201, NO_BINARY = 209, BAD_PTX = 218, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, PEER_TWICE = 704, TOO_LARGE = 720, CAPTURE = 900 };
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came or changed
@@ -54,7 +54,9 @@ enum { GRAIN = 2 << 20 };
 struct module { struct module* next; int entries; struct entry { char name[128]; u64 args; struct module* m; } entry[64]; };
 
 struct op { int kind; u64 a, b, n; struct entry* k; unsigned blocks, threads; int cooperative; char args[4096]; struct op* next; };
-struct stream { struct op *head, *tail; int ending; pthread_t thread; struct stream* next; int pending; };
+struct stream { struct op *head, *tail; int ending; pthread_t thread; struct stream* next; int pending; struct graph* recording; };
+struct graph { int broken, n; struct op ops[256]; };
+static u64 graphs; // recorded and made
 enum { KERNEL, COPY, FILL, WRITE, WAIT };
 
 struct taken { u64 id, blocks, threads, cooperative, bytes; char name[128]; char args[4096]; };
@@ -136,6 +138,7 @@ u64 double_count(const char* what) {
 	else if (!strcmp(what, "used")) n = used;
 	else if (!strcmp(what, "running")) n = running;
 	else if (!strcmp(what, "handles")) n = handles;
+	else if (!strcmp(what, "graphs")) n = graphs;
 	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
 	else n = count(what)->calls;
 	pthread_mutex_unlock(&mu);
@@ -223,6 +226,12 @@ static void* serve(void* p) {
 
 static R push(struct stream* s, struct op o) {
 	if (!s) { null_stream++; return BAD_HANDLE; }
+	if (s->recording) {
+		struct graph* g = s->recording;
+		if (g->n == 256) return INVALID;
+		g->ops[g->n++] = o;
+		return OK;
+	}
 	struct op* q = malloc(sizeof *q);
 	*q = o;
 	if (s->tail) s->tail->next = q; else s->head = q;
@@ -525,6 +534,10 @@ R cuStreamDestroy_v2(struct stream* s) {
 R cuStreamQuery(struct stream* s) {
 	BEGIN(1);
 	if (!s) { null_stream++; return leave(BAD_HANDLE); }
+	if (s->recording) {
+		s->recording->broken = 1;
+		return leave(CAPTURE);
+	}
 	return leave(s->pending ? NOT_READY : OK);
 }
 R cuStreamWriteValue64_v2(struct stream* s, u64 at, u64 v, unsigned f) { BEGIN(1); return leave(f || at % 8 || !known(at, 8) ? INVALID : push(s, (struct op){.kind = WRITE, .a = at, .b = v})); }
@@ -555,3 +568,38 @@ R cuLaunchCooperativeKernel(struct entry* f, unsigned gx, unsigned gy, unsigned 
 	BEGIN(1);
 	return leave(launch(f, gx, gy, gz, bx, by, bz, shared, s, params, 1));
 }
+
+// A graph that is recorded is the graph that is launched: the items are queued again.
+R cuStreamBeginCapture_v2(struct stream* s, int mode) {
+	BEGIN(1);
+	if (s->recording || mode != 2) return leave(INVALID);
+	s->recording = calloc(1, sizeof *s->recording), graphs++;
+	END;
+}
+R cuStreamEndCapture(struct stream* s, struct graph** out) {
+	BEGIN(1);
+	struct graph* g = s->recording;
+	if (!g) return leave(INVALID);
+	s->recording = 0;
+	if (g->broken) {
+		free(g), graphs--;
+		return leave(CAPTURE + 1);
+	}
+	*out = g;
+	END;
+}
+R cuGraphInstantiateWithFlags(struct graph** exec, struct graph* g, u64 flags) {
+	BEGIN(1);
+	wait_for_kernels();
+	if (flags) return leave(INVALID);
+	*exec = malloc(sizeof *g), **exec = *g, graphs++;
+	END;
+}
+R cuGraphLaunch(struct graph* exec, struct stream* s) {
+	BEGIN(1);
+	R r = OK;
+	for (int i = 0; i < exec->n && r == OK; i++) r = push(s, exec->ops[i]);
+	return leave(r);
+}
+R cuGraphDestroy(struct graph* g) { BEGIN(1); free(g), graphs--; END; }
+R cuGraphExecDestroy(struct graph* g) { BEGIN(1); wait_for_kernels(); free(g), graphs--; END; }
