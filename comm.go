@@ -47,6 +47,7 @@ type Comm struct {
 	lost     map[int]error
 	details  []error // of operations that failed after they were posted
 	streams  map[*Stream]struct{}
+	graphs   map[*Graph]struct{}
 	devComms map[*DevComm]struct{}
 	windows  map[*Window]struct{}
 	signals  map[*SignalWindow]struct{}
@@ -244,7 +245,7 @@ func (c *Comm) housekeep() {
 	}
 }
 
-// Close ends the communicator and all that was made from it: streams first, then device communicators, windows and
+// Close ends the communicator and all that was made from it: streams first, then graphs, device communicators, windows and
 // buffers. It waits for kernels that run, each of which ends by its deadlines, and for no other rank. Ranks that still
 // wait for this one get PeerLost.
 func (c *Comm) Close() error {
@@ -254,11 +255,14 @@ func (c *Comm) Close() error {
 		return nil
 	}
 	c.closed = true
-	streams, dcs, windows, signals, buffers := keys(c.streams), keys(c.devComms), keys(c.windows), keys(c.signals), keys(c.buffers)
+	streams, graphs, dcs, windows, signals, buffers := keys(c.streams), keys(c.graphs), keys(c.devComms), keys(c.windows), keys(c.signals), keys(c.buffers)
 	c.mu.Unlock()
 	var errs []error
 	for _, s := range streams {
 		errs = append(errs, s.Close())
+	}
+	for _, g := range graphs {
+		errs = append(errs, g.Close())
 	}
 	for _, dc := range dcs {
 		errs = append(errs, dc.Close())

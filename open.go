@@ -149,7 +149,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 		opt: o, together: p.together(busy), rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
 		dev:    dev,
 		engine: engineOf(mode), oneProcess: p.ranks == o.Size,
-		lost: map[int]error{}, streams: map[*Stream]struct{}{}, devComms: map[*DevComm]struct{}{},
+		lost: map[int]error{}, streams: map[*Stream]struct{}{}, graphs: map[*Graph]struct{}{}, devComms: map[*DevComm]struct{}{},
 		windows: map[*Window]struct{}{}, signals: map[*SignalWindow]struct{}{}, buffers: map[*Buffer]struct{}{},
 		gen: mathrand.Uint32(), // so that a window of another communicator is stale here
 	}

@@ -49,10 +49,15 @@ func Launch[A any](s *Stream, k gpu.Kernel[A], g Grid, args A) error {
 	if err := s.dev.Launch(k.Bind(args), g); err != nil {
 		return fmt.Errorf("rank %d: kernel %s: %w", s.comm.rank, k.Name(), err)
 	}
-	if s.comm.dev.Powers().Lanes > 1 {
-		s.comm.engine.Wake() // its kernels wake nobody
-	}
+	s.launched()
 	return nil
+}
+
+// launched is called when kernels were queued.
+func (s *Stream) launched() {
+	if s.comm.dev.Powers().Lanes > 1 {
+		s.comm.engine.Wake() // they wake nobody
+	}
 }
 
 // Record is an event that is done when all that was queued so far is.

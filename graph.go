@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/internal/device"
+)
+
+// Graph is launches that were recorded once, to be queued again by one call. The kernels get the arguments that were recorded;
+// what those point at is read anew, so that each replay may have other input. A count that grows with each replay, as that of
+// a signal, has to be kept in memory of the device: by gin's shadows, say, and never in the arguments.
+type Graph struct {
+	comm *Comm
+	dev  device.Graph
+	once sync.Once
+	err  error
+}
+
+// Graph records what f launches on the stream that it gets; nothing runs. That stream takes launches only: its events and
+// waits are refused, and then no graph is made. The error is f's, or wraps ErrBusy while kernels of this process run that a GPU
+// would wait for. It is not collective, though ranks that record the same replay the same.
+func (c *Comm) Graph(f func(*Stream) error) (*Graph, error) {
+	if err := c.live("graph"); err != nil {
+		return nil, err
+	}
+	dev, err := c.dev.Capture(func(s device.Stream) error { return f(&Stream{comm: c, dev: s}) })
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: %w", c.rank, err)
+	}
+	g := &Graph{comm: c, dev: dev}
+	c.mu.Lock()
+	c.graphs[g] = struct{}{}
+	c.mu.Unlock()
+	return g, nil
+}
+
+// Replay queues all that a graph of this communicator recorded. A graph never runs beside itself: replays on several streams
+// wait for one another.
+func (s *Stream) Replay(g *Graph) error {
+	if err := s.replay(g); err != nil {
+		return fmt.Errorf("rank %d: %w", s.comm.rank, err)
+	}
+	return nil
+}
+
+func (s *Stream) replay(g *Graph) error {
+	if g == nil || g.comm != s.comm {
+		return fmt.Errorf("replay: the graph is none of this communicator's")
+	}
+	if err := s.dev.Replay(g.dev); err != nil {
+		return err
+	}
+	s.launched()
+	return nil
+}
+
+// Close ends the graph. Replays that are queued are done all the same.
+func (g *Graph) Close() error {
+	g.once.Do(func() {
+		g.err = g.dev.Close()
+		g.comm.mu.Lock()
+		delete(g.comm.graphs, g)
+		g.comm.mu.Unlock()
+	})
+	return g.err
+}
