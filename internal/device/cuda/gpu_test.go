@@ -329,6 +329,12 @@ func checkBeside(t *testing.T, d *cuda.Device) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g, err := d.Capture(func(s device.Stream) error {
+		return errors.Join(s.Launch(nothingKernel.Bind(struct{}{}), one), s.Copy(m.Ptr(), m.Ptr().Byte(1<<19), 1<<19), s.Launch(nothingKernel.Bind(struct{}{}), one))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	at := word32(gateWord)
 	a := devicetest.GateArgs{Open: at, Late: word32(late), Patience: uint64(5 * time.Second)}
 	if err := s.Launch(devicetest.GateKernel.Bind(a), device.Grid{Blocks: blocks, Warps: 32, Cooperative: true}); err != nil {
@@ -363,6 +369,11 @@ func checkBeside(t *testing.T, d *cuda.Device) {
 			return errors.Join(err, m.Free())
 		})
 	}
+	beside := d.NewStream()
+	for _, what := range []string{"first replay", "second replay"} {
+		time1(what, func() error { return beside.Replay(g) })
+	}
+	time1("close a graph", g.Close)
 	time1("new stream", func() error { return d.NewStream().Close() })
 	if _, err := d.AllocHost(64 << 20); !errors.Is(err, device.ErrBusy) {
 		t.Errorf("pinning 64 MiB beside a kernel: %v, want ErrBusy", err)
@@ -371,7 +382,7 @@ func checkBeside(t *testing.T, d *cuda.Device) {
 		t.Error("the kernel has ended by itself")
 	}
 	gpu.Store(at, 1, gpu.Release, gpu.ScopeSys)
-	if err := within(t, s); err != nil {
+	if err := errors.Join(within(t, s), within(t, beside), beside.Close()); err != nil {
 		t.Fatal(err)
 	}
 	t.Log(took)

@@ -322,3 +322,32 @@ func TestLaunchAllocs(t *testing.T) {
 type kept struct{ gpu.Call }
 
 func (k *kept) Release() {}
+
+// TestBusyBesideClose: who asks whether anything runs, as a thread of the proxy does all the time, may do so while streams are
+// closed: the driver is never asked about a stream that it no longer has.
+func TestBusyBesideClose(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{})
+	stop, asked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(asked)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				dev.Busy()
+			}
+		}
+	}()
+	for range 300 {
+		s := dev.NewStream()
+		if err := s.Launch(nothingKernel.Bind(struct{}{}), one); err != nil || within(t, s) != nil {
+			t.Fatalf("a launch on a new stream: %v", err)
+		}
+		shut(t, s.Close)
+	}
+	close(stop)
+	<-asked
+	shut(t, dev.Close)
+}

@@ -315,13 +315,15 @@ func (s *stream) Close() error {
 	if err := e.Wait(ctx); !e.Done() {
 		return fmt.Errorf("close stream: %w", err)
 	}
+	c := s.card
 	s.mu.Lock()
 	closed, s.closed = s.closed, true
+	handle := s.handle
+	s.handle = 0 // who still asks how far the stream is does not ask the driver
 	s.mu.Unlock()
 	if closed {
 		return nil
 	}
-	c := s.card
 	if s.counted {
 		s.dev.streams.Add(-1)
 	}
@@ -337,8 +339,8 @@ func (s *stream) Close() error {
 	c.slots = append(c.slots, s.slot)
 	c.mu.Unlock()
 	// Nothing is left on it: the driver waits for no kernel here.
-	if s.handle != 0 {
-		if r := c.do(cuStreamDestroy, s.handle); r != success {
+	if handle != 0 {
+		if r := c.do(cuStreamDestroy, handle); r != success {
 			return c.fault(cuStreamDestroy, r, "")
 		}
 	}

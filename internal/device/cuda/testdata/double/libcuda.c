@@ -34,7 +34,7 @@ static struct {
 static R sticky;        // of the process
 static u64 used;        // device memory
 static u64 waited;      // calls that waited for a kernel
-static u64 null_stream; // uses of the NULL stream
+static u64 null_stream; // uses of the NULL stream, and of streams that were destroyed
 static u64 running;     // kernels under way
 static char environment[256];
 
@@ -220,12 +220,11 @@ static void* serve(void* p) {
 		pthread_cond_broadcast(&turn);
 	}
 	pthread_mutex_unlock(&mu);
-	free(s);
-	return 0;
+	return 0; // s stays, so that a late use of it is seen
 }
 
 static R push(struct stream* s, struct op o) {
-	if (!s) { null_stream++; return BAD_HANDLE; }
+	if (!s || s->ending) { null_stream++; return BAD_HANDLE; }
 	if (s->recording) {
 		struct graph* g = s->recording;
 		if (g->n == 256) return INVALID;
@@ -533,7 +532,7 @@ R cuStreamDestroy_v2(struct stream* s) {
 }
 R cuStreamQuery(struct stream* s) {
 	BEGIN(1);
-	if (!s) { null_stream++; return leave(BAD_HANDLE); }
+	if (!s || s->ending) { null_stream++; return leave(BAD_HANDLE); }
 	if (s->recording) {
 		s->recording->broken = 1;
 		return leave(CAPTURE);
