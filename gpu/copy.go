@@ -41,9 +41,22 @@ func CopyBlock(t Thread, dst, src Ptr[byte], bytes uint64) {
 func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 	done := uint64(0)
 	if (dst.Addr()|src.Addr())&15 == 0 {
-		vecs := bytes / 16
-		for i := lane; i < vecs; i += lanes {
-			Cast[U32x4](dst).At(int(i)).Store(Cast[U32x4](src).At(int(i)).Load())
+		vecs, i := bytes/16, lane
+		to, from := Cast[U32x4](dst), Cast[U32x4](src)
+		for ; i+7*lanes < vecs; i += 8 * lanes { // a load takes a GPU as long as many stores: several are on their way at once
+			a, b, c, d := from.At(int(i)).Load(), from.At(int(i+lanes)).Load(), from.At(int(i+2*lanes)).Load(), from.At(int(i+3*lanes)).Load()
+			e, f, g, h := from.At(int(i+4*lanes)).Load(), from.At(int(i+5*lanes)).Load(), from.At(int(i+6*lanes)).Load(), from.At(int(i+7*lanes)).Load()
+			to.At(int(i)).Store(a)
+			to.At(int(i + lanes)).Store(b)
+			to.At(int(i + 2*lanes)).Store(c)
+			to.At(int(i + 3*lanes)).Store(d)
+			to.At(int(i + 4*lanes)).Store(e)
+			to.At(int(i + 5*lanes)).Store(f)
+			to.At(int(i + 6*lanes)).Store(g)
+			to.At(int(i + 7*lanes)).Store(h)
+		}
+		for ; i < vecs; i += lanes {
+			to.At(int(i)).Store(from.At(int(i)).Load())
 		}
 		done = vecs * 16
 	}
