@@ -83,6 +83,18 @@ func TestNotAvailable(t *testing.T) {
 	refused(t, err, "cuInit: CUDA_ERROR (999)")
 }
 
+// TestOneProcess: where a GPU takes one process, the second is told so.
+func TestOneProcess(t *testing.T) {
+	d := newDouble(t)
+	d.set("mode", 3)
+	d.fail("cuDevicePrimaryCtxRetain", 1, 46)
+	_, err := d.try(cuda.Options{})
+	says(t, err, "cuDevicePrimaryCtxRetain", "(46)", "GPU 0 (double 0) is in compute mode Exclusive_Process", "nvidia-smi -c 0")
+	dev := d.open(cuda.Options{})
+	says(t, errors.New(dev.Caps().String()), "processes at a time", "Exclusive_Process")
+	shut(t, dev.Close)
+}
+
 // TestBadOptions refuses what cannot be, before it touches a driver.
 func TestBadOptions(t *testing.T) {
 	for words, o := range map[string]cuda.Options{

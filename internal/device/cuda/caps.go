@@ -63,6 +63,7 @@ const (
 	attrDMABuf          = 124
 	attrMulticast       = 132
 	computeModeProhibit = 2
+	computeModeOne      = 3 // CU_COMPUTEMODE_EXCLUSIVE_PROCESS
 )
 
 // caps reads what a GPU can.
@@ -143,6 +144,7 @@ func (c Caps) String() string {
 		{"compute capability", fmt.Sprintf("%d.%d", c.Major, c.Minor)},
 		{"multiprocessors", fmt.Sprintf("%d, of %d warps and %d blocks", c.SMs, c.WarpsPerSM, c.BlocksPerSM)},
 		{"copy engines", fmt.Sprint(c.CopyEngines)},
+		{"processes at a time", map[bool]string{true: "one (compute mode Exclusive_Process)", false: "any"}[c.computeMode == computeModeOne]},
 		{"cooperative launches", yes[c.Cooperative]},
 		{"stream memory operations", yes[c.StreamMemory]},
 		{"atomics to host memory", yes[c.HostAtomics]},

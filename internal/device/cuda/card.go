@@ -114,6 +114,8 @@ func attach(d *driver, index, count int, log *slog.Logger) (*card, error) {
 		why := ""
 		if r.sticky() {
 			why = "; a kernel of this process failed before, and only another process gets a context again"
+		} else if c.caps.computeMode == computeModeOne {
+			why = " is in compute mode Exclusive_Process: one process has it (nvidia-smi -c 0 lifts that)"
 		}
 		return nil, d.fault(cuDevicePrimaryCtxRetain, r, "GPU %d (%s)%s", index, c.caps.Name, why)
 	}

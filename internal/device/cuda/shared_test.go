@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -116,6 +117,31 @@ func beOther(t *testing.T, dev *cuda.Device) {
 	for _, f := range []func() error{s.Close, m.Free, host.Free, late.Free, dev.Close} {
 		shut(t, f)
 	}
+}
+
+// TestSharedBetweenGPUs: memory that processes can share is mapped for another GPU of this process too, beside kernels there.
+func TestSharedBetweenGPUs(t *testing.T) {
+	d := newDouble(t)
+	d.set("devices", 2)
+	a, b := d.open(cuda.Options{Shared: true}), d.open(cuda.Options{Shared: true, LocalRank: 1})
+	m, host := must[device.Memory](t)(a.Alloc(100)), must[device.Memory](t)(a.AllocHost(100))
+	g := gate(t, b)
+	for _, s := range []device.Memory{m, host} {
+		p := must[device.Memory](t)(b.Import(s.Handle()))
+		got := make([]byte, 5)
+		if err := errors.Join(s.Write(10, []byte("hello")), p.Read(10, got)); err != nil || string(got) != "hello" {
+			t.Errorf("read %q (%v)", got, err)
+		}
+		shut(t, p.Free)
+	}
+	g.open()
+	d.fail("cuMemSetAccess", 1, 217) // what the driver says of GPUs that do not reach each other
+	_, err := b.Import(m.Handle())
+	says(t, err, "import memory", "cuMemSetAccess", "(217)", "GPU 1")
+	shut(t, m.Free)
+	shut(t, host.Free)
+	shut(t, a.Close)
+	shut(t, b.Close)
 }
 
 // TestImportRefuses: what is no memory, or less than is asked for, is refused, and nothing of it stays.

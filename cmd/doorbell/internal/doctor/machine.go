@@ -54,8 +54,7 @@ func This() Machine {
 func gpus() (found []string, unfit []error, err error) {
 	all, unfit, err := cuda.Look("")
 	for _, c := range all {
-		found = append(found, fmt.Sprintf("GPU %d: %s, %d multiprocessors, %d GiB, compute capability %d.%d, driver for CUDA %d.%d",
-			c.Index, c.Name, c.SMs, c.Bytes>>30, c.Major, c.Minor, c.Driver/1000, c.Driver%1000/10))
+		found = append(found, strings.TrimSpace(c.String()))
 	}
 	return found, unfit, err
 }
