@@ -107,3 +107,32 @@ func TestGraphAllocs(t *testing.T) {
 		t.Error(fmt.Errorf("wait: %w", err))
 	}
 }
+
+// TestGraphPeerGone: replays that wait for a rank that has left end with PeerLost, and the rank that queued them closes, with
+// the graph or before it.
+func TestGraphPeerGone(t *testing.T) {
+	cs := local(t, 2, doorbell.Options{})
+	each(t, cs, func(r *rank) {
+		dc := r.devComm(doorbell.Needs{Signals: 1})
+		r.sync()
+		if r.Rank() == 1 {
+			r.must(r.Close())
+			return
+		}
+		g, err := r.Graph(func(s *doorbell.Stream) error {
+			return doorbell.Launch(s, kernel("wait", func(t gpu.Thread) {
+				d := dc.Device()
+				c := gin.Open(&d, 0)
+				expect(c.WaitSignal(gin.ByThread(t), 0, 1, 64, gin.FromPeer(gin.World(&d), 1)), gin.PeerLost, "wait for who left")
+			}), one, struct{}{})
+		})
+		r.must(err)
+		s := r.Stream()
+		for range 3 {
+			r.must(s.Replay(g))
+		}
+		r.must(g.Close())
+		r.must(s.Wait(r.ctx))
+		r.must(r.Close())
+	})
+}
