@@ -13,8 +13,8 @@ go build -o "$dir/doorbell" ./cmd/doorbell
 go build -o "$dir/measure" ./tools/measure
 go test -c -o "$dir/cuda.test" ./internal/device/cuda
 go test -c -o "$dir/gpu.test" ./bench/gpu
-mkdir -p "$dir/bench/gpu" "$dir/include/doorbell"
+mkdir -p "$dir/bench/gpu" "$dir/include"
 cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"
-cp include/doorbell/* "$dir/include/doorbell/"
+cp -r include/doorbell "$dir/include/"
 cp bench/kernels/kernels_gpuc.ptx "$dir/"
 cp bench/gpu/run.sh "$dir/"

@@ -10,7 +10,8 @@ namespace doorbell {
 constexpr uint32_t dev_comm_version = 5;
 constexpr int cell_words = 40;
 constexpr int cell_word_payload = 7;
-constexpr uint32_t share_thread = 1;
+constexpr uint32_t sig_gen_mask = 0x7ffffff;
+enum sharing : uint32_t { share_gpu = 0, share_thread = 1, share_block = 2 };
 
 enum status : uint32_t {
   ok = 0,
@@ -21,7 +22,10 @@ enum status : uint32_t {
   aborted = 5,
   revoked = 6,
 };
-enum wait_op : uint32_t { wait_signal = 32, wait_credit = 34, wait_flush = 35 };
+enum wait_op : uint32_t {
+  op_wait_signal = 32, op_wait_counter = 33, op_wait_credit = 34, op_flush = 35,
+  op_lsa_barrier = 36, op_gin_barrier = 37, op_wait_signal_at = 38
+};
 enum inject : uint32_t { inject_bit_flip = 1, inject_lost_put = 2, inject_double_signal = 3 };
 
 struct producer {
@@ -143,6 +147,36 @@ static_assert(offsetof(window, ID) == 24);
 static_assert(offsetof(window, Gen) == 28);
 static_assert(offsetof(window, Far) == 32);
 static_assert(offsetof(window, LSA0) == 36);
+
+struct signal_window {
+  window_info * Info;
+  uint8_t * Net;
+  uint8_t * LSA;
+  uint8_t * Offset;
+  uint64_t Size;
+  uint32_t ID;
+  uint32_t Gen;
+  int32_t LSA0;
+  uint32_t reserved8;
+};
+static_assert(sizeof(signal_window) == 56 && alignof(signal_window) == 8);
+static_assert(offsetof(signal_window, Info) == 0);
+static_assert(offsetof(signal_window, Net) == 8);
+static_assert(offsetof(signal_window, LSA) == 16);
+static_assert(offsetof(signal_window, Offset) == 24);
+static_assert(offsetof(signal_window, Size) == 32);
+static_assert(offsetof(signal_window, ID) == 40);
+static_assert(offsetof(signal_window, Gen) == 44);
+static_assert(offsetof(signal_window, LSA0) == 48);
+static_assert(offsetof(signal_window, reserved8) == 52);
+
+struct llstate {
+  uint32_t Epoch;
+  uint8_t reserved1[60];
+};
+static_assert(sizeof(llstate) == 64 && alignof(llstate) == 4);
+static_assert(offsetof(llstate, Epoch) == 0);
+static_assert(offsetof(llstate, reserved1) == 4);
 
 struct dev_comm {
   uint32_t Version;
