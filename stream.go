@@ -60,6 +60,20 @@ func (s *Stream) launched() {
 	}
 }
 
+// Foreign says that kernels which the program launches by other means than Launch, CUDA's runtime say, may use this
+// communicator's device communicators from now on, until the function that it returns is called, once they have ended:
+// progress does not sleep meanwhile, and nothing is done on the device that would wait for them. Comm.Close and
+// DevComm.Close do not wait for such kernels: they come after.
+func (c *Comm) Foreign() (ended func()) {
+	d, ok := c.dev.(interface{ Foreign(n int) })
+	if !ok {
+		return func() {} // kernels there wake who sleeps
+	}
+	d.Foreign(1)
+	c.engine.Wake()
+	return sync.OnceFunc(func() { d.Foreign(-1) })
+}
+
 // Record is an event that is done when all that was queued so far is.
 func (s *Stream) Record() *Event { return &Event{s, s.dev.Record()} }
 

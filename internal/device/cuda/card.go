@@ -33,6 +33,8 @@ type card struct {
 	dead atomic.Pointer[device.KernelError] // the first error that ended the context
 	log  *slog.Logger
 
+	foreign atomic.Int32 // groups of kernels that this process launched past our streams
+
 	kernels atomic.Pointer[map[*gpu.Code]*kernel] // replaced, with gate held
 	modules map[string]*module                    // by text; gate
 
@@ -232,6 +234,9 @@ func (c *card) running() (busy []*stream) {
 	return busy
 }
 
+// busy says whether anything of this process is under way on the card, by our streams or past them.
+func (c *card) busy() bool { return c.foreign.Load() > 0 || len(c.running()) > 0 }
+
 // quiet waits until no kernel of this process runs on the card, and returns with the gate held for writing. Nobody is kept
 // from launching meanwhile: what runs may wait for what is launched next. It gives up after patience.
 func (c *card) quiet(what string, patience time.Duration, w *waiter) error {
@@ -241,15 +246,17 @@ func (c *card) quiet(what string, patience time.Duration, w *waiter) error {
 			c.gate.Unlock()
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		busy := c.running()
-		if len(busy) == 0 {
+		if !c.busy() {
 			return nil
 		}
 		c.gate.Unlock()
 		if w.waited() > patience {
 			var names []string
-			for _, s := range busy {
+			for _, s := range c.running() {
 				names = s.pending(names)
+			}
+			if n := c.foreign.Load(); n > 0 {
+				names = append(names, fmt.Sprintf("%d that the program launched itself", n))
 			}
 			return fmt.Errorf("%s: waited %v for kernels of this process that run (%s): the driver's call would wait for them, and they may wait for this rank: %w",
 				what, patience, strings.Join(names, ", "), device.ErrBusy)
@@ -264,7 +271,7 @@ func (c *card) discard(d discarded) error {
 	}
 	if c.gate.TryLock() {
 		defer c.gate.Unlock()
-		if len(c.running()) == 0 {
+		if !c.busy() {
 			c.sweep()
 			return c.free(d)
 		}

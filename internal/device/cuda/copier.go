@@ -123,7 +123,7 @@ func (t *copier) read(dst []byte, from uintptr) error {
 func (t *copier) clear(at uintptr, n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.stream.card.running()) == 0 {
+	if !t.stream.card.busy() {
 		if err := t.stream.Fill(pointer(at), 0, n); err != nil {
 			return err
 		}

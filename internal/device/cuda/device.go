@@ -135,7 +135,11 @@ func (d *Device) Powers() device.Powers { return device.Powers{Lanes: lanes} }
 
 // Busy says whether anything of this process is under way on the GPU: Free then gives nothing back yet, and code cannot be
 // loaded.
-func (d *Device) Busy() bool { return len(d.card.running()) > 0 }
+func (d *Device) Busy() bool { return d.card.busy() }
+
+// Foreign says that n more groups of kernels, or fewer, run on the GPU which this process launched by other means than a
+// Stream: nothing that would wait for them is done meanwhile.
+func (d *Device) Foreign(n int) { d.card.foreign.Add(int32(n)) }
 
 func (d *Device) SetProgress(f func() bool) {
 	if f == nil {

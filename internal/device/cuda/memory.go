@@ -109,7 +109,7 @@ func (c *card) reclaim() bool {
 	c.mu.Lock()
 	some := len(c.limbo) > 0
 	c.mu.Unlock()
-	if !some || len(c.running()) > 0 {
+	if !some || c.busy() {
 		return false
 	}
 	c.sweep()
