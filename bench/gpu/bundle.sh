@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # bench/gpu/bundle.sh DIR: puts all that bench/gpu/run.sh needs into DIR, for a machine that has a GPU and a toolkit, and
-# no Go. On that machine: DIR/run.sh [OUT].
+# no Go. On that machine: DIR/run.sh [OUT]. Needs gcc, for the C library.
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: bench/gpu/bundle.sh DIR" >&2; exit 2; }
 mkdir -p "$1"
@@ -13,8 +13,9 @@ go build -o "$dir/doorbell" ./cmd/doorbell
 go build -o "$dir/measure" ./tools/measure
 go test -c -o "$dir/cuda.test" ./internal/device/cuda
 go test -c -o "$dir/gpu.test" ./bench/gpu
-mkdir -p "$dir/bench/gpu" "$dir/include"
+CGO_ENABLED=1 go build -buildmode=c-shared -o "$dir/libdoorbell.so" ./plugins/libdoorbell
+mkdir -p "$dir/bench/gpu"
 cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"
-cp -r include/doorbell "$dir/include/"
+cp -r include examples/cxx "$dir/"
 cp bench/kernels/kernels_gpuc.ptx "$dir/"
 cp bench/gpu/run.sh "$dir/"

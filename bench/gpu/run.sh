@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # run.sh [OUT], from a folder that bench/gpu/bundle.sh filled: compiles the twins and the floors, holds our kernels against
-# their results on the CPU, counts the stores of a put in both compilers' code, and measures ours, twin and floor in turn.
+# their results on the CPU, runs the C++ programs, counts the stores of a put in both compilers' code, and measures ours, twin
+# and floor in turn.
 # Writes OUT/gpu.jsonl (rows as tools/measure's) and OUT/summary.txt. Needs an NVIDIA GPU, its driver and nvcc; changes no
 # setting of the GPU. At most five minutes. Exit: 0 all ran and every byte was right, whatever the figures are.
 set -euo pipefail
@@ -15,7 +16,10 @@ arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d 
 
 nvcc -O3 -std=c++17 -arch="$arch" -ptx bench/gpu/twins.cu -o twins.ptx &
 nvcc -O3 -std=c++17 -arch="$arch" -o floors bench/gpu/floors.cu -lcuda &
-wait -n && wait -n
+for p in pingpong alltoall; do
+	nvcc -O3 -std=c++17 -arch="$arch" -I include -o "cxx/$p" "cxx/$p.cu" ./libdoorbell.so -lpthread &
+done
+wait -n && wait -n && wait -n && wait -n
 
 {
 	nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader
@@ -35,5 +39,11 @@ echo "== conformance and differential" | tee -a "$out/summary.txt"
 DOORBELL_CUDA_TEST=1 timeout -k 5 120 ./cuda.test -test.run '^TestGPU' -test.v >"$out/conformance.log" 2>&1 || { tail -40 "$out/conformance.log"; exit 1; }
 DOORBELL_CUDA_TEST=1 timeout -k 5 60 ./gpu.test -test.run 'TestDifferential|TestLoad|TestProcesses|TestCopies|TestLargePuts' -test.v >"$out/differential.log" 2>&1 || { tail -40 "$out/differential.log"; exit 1; }
 grep -hE '^(---|    ---|ok|PASS|SKIP)|load:|GB/s|a round trip|it ended after' "$out/conformance.log" "$out/differential.log" | grep -vE '^    ---' | tee -a "$out/summary.txt"
+
+echo "== C++ programs" | tee -a "$out/summary.txt"
+export LD_LIBRARY_PATH="$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+for p in pingpong alltoall; do
+	timeout -k 5 30 "cxx/$p" timeout=10s | tee -a "$out/summary.txt"
+done
 
 timeout -k 5 200 ./measure -gpu "$here" -rounds "$rounds" -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"
