@@ -72,6 +72,7 @@ const char *doorbell_last_error(void);
  *   ranks_per_node, traffic_class        numbers
  *   timeout                              such as 30s
  *   faults, inject                       for tests, with net=fault+NAME
+ * Who launches kernels by other means than Go's says progress=thread: "assisted" counts on kernels and waits of ours.
  */
 int doorbell_open(const char *options, doorbell_handle *comm);
 

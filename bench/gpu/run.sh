@@ -16,10 +16,11 @@ arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d 
 
 nvcc -O3 -std=c++17 -arch="$arch" -ptx bench/gpu/twins.cu -o twins.ptx &
 nvcc -O3 -std=c++17 -arch="$arch" -o floors bench/gpu/floors.cu -lcuda &
-for p in pingpong alltoall; do
+cp include/testdata/calls.cu cxx/
+for p in pingpong alltoall calls; do
 	nvcc -O3 -std=c++17 -arch="$arch" -I include -o "cxx/$p" "cxx/$p.cu" ./libdoorbell.so -lpthread &
 done
-wait -n && wait -n && wait -n && wait -n
+wait -n && wait -n && wait -n && wait -n && wait -n
 
 {
 	nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader
@@ -42,7 +43,7 @@ grep -hE '^(---|    ---|ok|PASS|SKIP)|load:|GB/s|a round trip|it ended after' "$
 
 echo "== C++ programs" | tee -a "$out/summary.txt"
 export LD_LIBRARY_PATH="$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-for p in pingpong alltoall; do
+for p in calls pingpong alltoall; do
 	timeout -k 5 30 "cxx/$p" timeout=10s | tee -a "$out/summary.txt"
 done
 

@@ -79,9 +79,9 @@ func build(t *testing.T, name, text string) (program string) {
 	return program
 }
 
-func source(t *testing.T, name string) string {
+func source(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(name + ".cu")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func run(program, options string, env ...string) (string, error) {
 func TestExamples(t *testing.T) {
 	for _, x := range examples {
 		t.Run(x.name, func(t *testing.T) {
-			program := build(t, x.name, source(t, x.name))
+			program := build(t, x.name, source(t, x.name+".cu"))
 			check := func(r int, out string, err error) {
 				if want := fmt.Sprintf("rank %d of %d, soft over ", r, x.ranks); err != nil || !strings.Contains(out, want) || !strings.Contains(out, x.says) {
 					t.Errorf("rank %d: %v, printed %q, want %q and %q in it", r, err, out, want, x.says)
@@ -131,13 +131,29 @@ func TestExamples(t *testing.T) {
 func TestWrongBytesAreSeen(t *testing.T) {
 	for _, x := range examples {
 		t.Run(x.name, func(t *testing.T) {
-			text := source(t, x.name)
+			text := source(t, x.name+".cu")
 			if n := strings.Count(text, x.right); n != 1 {
 				t.Fatalf("%q stands %d times, want once", x.right, n)
 			}
 			out, err := run(build(t, x.name, strings.Replace(text, x.right, x.wrong, 1)), "timeout=10s")
 			if err == nil || !strings.Contains(out, " wrong at ") {
 				t.Errorf("%v, printed %q: want an error that says what is wrong", err, out)
+			}
+		})
+	}
+}
+
+// TestDeviceCalls tries each call of gin.cuh between two ranks, over networks of each kind. A wait for a rank that leaves ends,
+// and the cause says so.
+func TestDeviceCalls(t *testing.T) {
+	program := build(t, "calls", source(t, "../../include/testdata/calls.cu"))
+	for _, net := range []string{"net=shm", "net=tcp", "net=fault+shm faults=seed=7,reorder,delay=20"} {
+		t.Run(net, func(t *testing.T) {
+			out, err := run(program, "timeout=20s "+net)
+			for _, want := range []string{"rank 0 of 2", "rank 1 of 2", ": all calls right", "PeerLost: wait for signal (rank 1, context 0), id 0: wanted 1000"} {
+				if err != nil || !strings.Contains(out, want) {
+					t.Errorf("%v, printed %q, want %q in it", err, out, want)
+				}
 			}
 		})
 	}

@@ -21,7 +21,7 @@ inline void check(int code, const char *what) {
 
 #ifdef __CUDACC__
 
-constexpr const char *device_options = "device=cuda";
+constexpr const char *device_options = "device=cuda progress=thread";
 #define KERNEL extern "C" __global__ void
 #define ARGS const __grid_constant__
 

@@ -8,5 +8,7 @@
 // until it is closed.
 package main
 
+import _ "github.com/doorbell-net/doorbell/netplugin/fault" // for who tests a program with it
+
 // main is not called: the library's entries are the exported functions.
 func main() {}
