@@ -147,7 +147,7 @@ func TestWrongBytesAreSeen(t *testing.T) {
 // and the cause says so.
 func TestDeviceCalls(t *testing.T) {
 	program := build(t, "calls", source(t, "../../include/testdata/calls.cu"))
-	for _, net := range []string{"net=shm", "net=tcp", "net=fault+shm faults=seed=7,reorder,delay=20"} {
+	for _, net := range []string{"net=shm", "net=tcp", "net=fault+shm faults=seed=7,reorder=50,delay=20"} {
 		t.Run(net, func(t *testing.T) {
 			out, err := run(program, "timeout=20s "+net)
 			for _, want := range []string{"rank 0 of 2", "rank 1 of 2", ": all calls right", "PeerLost: wait for signal (rank 1, context 0), id 0: wanted 1000"} {

@@ -64,6 +64,8 @@ KERNEL calls(ARGS args a) {
   OK(c.put_value(co, all, peer, a.recv, 24, 0xfedc, 2, strong_add(0, 3).skip_credit()));
   OK(c.wait_signal(co, 0, 3, from));
   WANT(*reinterpret_cast<const uint64_t *>(recv + 16) == 0x0123456789abcdef && recv[24] == 0xdc && recv[25] == 0xfe);
+  OK(c.reset_signal(co, 0));
+  WANT(c.read_signal(0) == 0);
 
   // Gets: by a request, by a counter.
   for (uint64_t i = thread_index(); i < 100; i += threads()) a.send.Base[i] = pattern(me, 77, i);
@@ -92,7 +94,9 @@ KERNEL calls(ARGS args a) {
   OK(c.wait_meet(co, 1, from));
   OK(c.signal(co, all, peer, strong_add(2, 250)));
   OK(c.signal(co, all, peer, strong_add(2, 10)));
-  OK(c.wait_signal(co, 2, 4, from, 8));
+  OK(c.wait_signal(co, 2, 510, from, 8));  // 254, of which 4 is 6 more
+  OK(c.reset_signal(co, 1));
+  WANT(c.shadow(1) == 0);
 
   // Signals at addresses, of the network and of LSA peers.
   OK(c.signal(co, all, peer, strong_inc_at(a.sigs, 8)));
@@ -114,14 +118,20 @@ KERNEL calls(ARGS args a) {
   }
   WANT(lsa_pointer(a.recv, a.dc.LSARank, 5) == recv + 5);
 
-  // Barriers, one after another; another context.
-  for (int i = 0; i < 20; i++) {
+  // What was stored and put before a barrier is there after it; another context.
+  for (uint64_t i = 0; i < 20; i++) {
+    for (uint64_t k = thread_index(); k < 512; k += threads()) a.send.Base[k] = pattern(me, i, k);
+    OK(c.lsa_put(co, lsa_rank(a.dc, peer), a.recv, 3072, a.send.Base, 512));
     OK(c.lsa_barrier(co, 1));
-    OK(second.barrier(co, all, 1, i % 2 ? fence_put : fence_get));
+    WANT(is_sent(recv + 3072, peer, i, 512));
+    for (uint64_t k = 0; k < 512; k += 128) OK(second.put(co, all, peer, a.recv, 256 + k, a.send, k, 128, none()));
+    OK(second.barrier(co, all, 1, fence_put));
+    WANT(is_sent(recv + 256, peer, i, 512));
+    OK(second.barrier(co, all, 1, fence_get));
   }
   OK(second.put_value(co, all, peer, a.recv, 0, uint64_t(me), 1, strong_inc(0)));
   OK(second.wait_signal(co, 0, 1, from));
-  WANT(recv[0] == peer && c.read_signal(0) == 3);
+  WANT(recv[0] == peer && c.read_signal(0) == 0);
 
   // What is refused.
   window stale = a.recv;
