@@ -42,7 +42,6 @@ DOORBELL_CUDA_TEST=1 timeout -k 5 60 ./gpu.test -test.run 'TestDifferential|Test
 grep -hE '^(---|    ---|ok|PASS|SKIP)|load:|GB/s|a round trip|it ended after' "$out/conformance.log" "$out/differential.log" | grep -vE '^    ---' | tee -a "$out/summary.txt"
 
 echo "== C++ programs" | tee -a "$out/summary.txt"
-export LD_LIBRARY_PATH="$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 for p in calls pingpong alltoall; do
 	timeout -k 5 30 "cxx/$p" timeout=10s | tee -a "$out/summary.txt"
 done

@@ -185,14 +185,3 @@ func given(name string, p *C.uint64_t) error {
 	}
 	return nil
 }
-
-// pin pins what the fields that are addresses of the device point at, if it is Go's.
-func pin(pins *runtime.Pinner, structure reflect.Value) {
-	for _, f := range structure.Fields() {
-		if raw := f.MethodByName("Raw"); raw.IsValid() {
-			if p := raw.Call(nil)[0]; !p.IsNil() {
-				pins.Pin(p.Interface())
-			}
-		}
-	}
-}

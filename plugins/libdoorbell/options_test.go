@@ -80,26 +80,6 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestHandlesEndWithTheirCommunicator, and are of one kind each.
-func TestHandlesEndWithTheirCommunicator(t *testing.T) {
-	comm, other := handles.add(&rank{}, 0, nil), handles.add(&rank{}, 0, nil)
-	buffer := handles.add(&doorbell.Buffer{}, comm, nil)
-	if _, owner, err := find[*doorbell.Buffer](buffer); err != nil || owner != comm {
-		t.Errorf("a buffer of %d is of %d (%v)", comm, owner, err)
-	}
-	if _, _, err := find[*doorbell.DevComm](buffer); !errors.Is(err, errInvalid) || !strings.Contains(err.Error(), "a buffer, want a device communicator") {
-		t.Errorf("a buffer taken for a device communicator: %v", err)
-	}
-	handles.drop(comm)
-	if _, _, err := find[*doorbell.Buffer](buffer); !errors.Is(err, errInvalid) {
-		t.Errorf("a buffer of a communicator that is closed: %v", err)
-	}
-	if _, _, err := find[*rank](other); err != nil {
-		t.Errorf("another communicator: %v", err)
-	}
-	handles.drop(other)
-}
-
 // FuzzOptions: any text is read or refused in words.
 func FuzzOptions(f *testing.F) {
 	f.Add("rank=1 size=2 timeout=3s")

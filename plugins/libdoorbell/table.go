@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"runtime"
 	"sync"
 
@@ -81,4 +82,15 @@ func kind(what any) string {
 		return "a device communicator"
 	}
 	return "a window" // of bytes or of signals
+}
+
+// pin pins what the fields that are addresses of the device point at, if it is Go's.
+func pin(pins *runtime.Pinner, structure reflect.Value) {
+	for _, f := range structure.Fields() {
+		if raw := f.MethodByName("Raw"); raw.IsValid() {
+			if p := raw.Call(nil)[0]; !p.IsNil() {
+				pins.Pin(p.Interface())
+			}
+		}
+	}
 }
