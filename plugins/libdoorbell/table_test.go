@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
@@ -54,5 +55,9 @@ func TestWhatKernelsGetIsPinned(t *testing.T) {
 	}
 	handles.drop(handle)
 	runtime.GC()
-	<-freed
+	select {
+	case <-freed:
+	case <-time.After(limit):
+		t.Error("memory of a window that was dropped is still pinned")
+	}
 }
