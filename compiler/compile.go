@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 // Options says what is compiled. The zero value is what is committed and shipped.
@@ -18,38 +19,41 @@ type Options struct {
 }
 
 // DefaultArch is the oldest architecture that has the memory model (ld.acquire, st.release, fence) and nanosleep. PTX of
-// it is compiled by the driver for whatever newer GPU it finds, with that GPU's scheduling; nothing in the vocabulary
+// it is compiled by the driver for whatever newer GPU it finds, with that GPU's scheduling; little in the vocabulary
 // needs a newer one. So one text serves all.
 const DefaultArch = "sm_70"
 
 // versions is the oldest PTX version that knows an architecture and nanosleep.
-var versions = map[int]int{70: 63, 72: 63, 75: 63, 80: 70, 86: 71, 87: 74, 89: 78, 90: 78}
+var versions = map[int]int{70: 63, 72: 63, 75: 63, 80: 70, 86: 71, 87: 74, 89: 78, 90: 80}
 
 func (o *Options) validate() error {
 	if o.Arch == "" {
 		o.Arch = DefaultArch
 	}
-	m := regexp.MustCompile(`^sm_([0-9]+)$`).FindStringSubmatch(o.Arch)
-	if m == nil {
+	if !regexp.MustCompile(`^sm_[0-9]+$`).MatchString(o.Arch) {
 		return fmt.Errorf("gpuc: architecture %q: accepted are sm_70, sm_72, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90", o.Arch)
 	}
-	if n, _ := strconv.Atoi(m[1]); versions[n] == 0 {
+	if versions[o.number()] == 0 {
 		return fmt.Errorf("gpuc: architecture %q: accepted are sm_70 (the oldest with a memory model), sm_72, sm_75, sm_80, sm_86, sm_87, sm_89, sm_90", o.Arch)
 	}
 	return nil
 }
 
-// feature is LLVM's name of the PTX version.
-func (o *Options) feature() string {
-	n, _ := strconv.Atoi(o.Arch[len("sm_"):])
-	return fmt.Sprintf("ptx%d", versions[n])
+// number is the architecture's, which validate has seen.
+func (o *Options) number() int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(o.Arch, "sm_"))
+	return n
 }
+
+// feature is LLVM's name of the PTX version.
+func (o *Options) feature() string { return fmt.Sprintf("ptx%d", versions[o.number()]) }
 
 // Package is a package's kernels, compiled.
 type Package struct {
 	Path, Name, Dir string
 	Kernels         []Kernel // by name
 	PTX             string   // one module with all of them
+	Arch            int      // of the oldest GPU that it runs on
 	Archs           []int    // the cubins that its source asks for, as 90 for sm_90, in order
 	Cubins          map[int][]byte
 }
@@ -81,6 +85,7 @@ func Compile(ctx context.Context, dir string, patterns []string, opt Options) ([
 	}
 	var all []*Package
 	for _, t := range texts {
+		opt.Arch = fmt.Sprintf("sm_%d", t.pkg.Arch)
 		if err := tools.finish(ctx, t, opt); err != nil {
 			return nil, err
 		}
@@ -108,10 +113,12 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 	var all []lowered
 	rep := newReporter(l.fset, dir)
 	for _, s := range l.pkgs {
+		opt := opt
+		opt.Arch = fmt.Sprintf("sm_%d", max(s.arch, opt.number()))
 		m := newModule(rep, opt, l.unroll)
 		kernels := s.entries(rep)
 		m.emit(kernels)
-		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Archs: s.archs}
+		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Arch: opt.number(), Archs: s.archs}
 		for _, k := range kernels {
 			l := Kernel{Name: k.name, ArgBytes: k.args, MaxWarps: k.warps}
 			if len(k.bound) > 0 {

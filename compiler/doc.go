@@ -42,11 +42,11 @@
 //   - a panic ends the kernel with a trap, and the launch fails; its text is kept in checked builds only.
 //
 // A checked build ends such a kernel, and the driver prints file, line, function, block and thread. In both: how much memory
-// is behind a gpu.Ptr is not known, and not checked. Blank fields are not copied. A float outside of an integer type's range converts to
-// some number, as in Go, but not to the same one. A NaN's bits may differ. Otherwise results are Go's to the bit: integers
-// wrap, shifts past the width give 0 or the sign, each float operation is rounded, none are fused (TestSemantics runs the
-// same kernels both ways). Go gives float32(a*b)+c that guarantee on each of its machines only where a conversion stands;
-// gpu.Mul and gpu.Add have it.
+// is behind a gpu.Ptr is not known, and not checked. Blank fields are not copied. A float outside of an integer type's range
+// converts to some number, as in Go, but not to the same one. A NaN's bits may differ. Otherwise results are Go's to the
+// bit: integers wrap, shifts past the width give 0 or the sign, each float operation is rounded, none are fused
+// (TestSemantics runs the same kernels both ways). Go gives float32(a*b)+c that guarantee on each of its machines only where
+// a conversion stands; gpu.Mul and gpu.Add have it.
 //
 // # How it is kept right
 //
@@ -62,9 +62,12 @@
 // # Which GPU
 //
 // One module per package, for sm_70 and PTX 6.3: the oldest with the memory model's loads, stores and fences, and with
-// nanosleep. Nothing in the vocabulary is newer, drivers compile it for the GPU that they find (sm_70 to sm_100 were tried
+// nanosleep. Little in the vocabulary is newer, drivers compile it for the GPU that they find (sm_70 to sm_100 were tried
 // with ptxas 12.9 and 13.5), and a module for sm_90 would keep A100s out and gain nothing. Options.Arch is there for what
 // comes.
+//
+// Bulk copies and gpu.Mbarrier are newer: a package with //gpu:arch sm_90 has them, and runs on those GPUs and later ones.
+// What is only faster there (Elect, LoadOnce, StoreOnce) is done in an older way in other packages.
 //
 // A package that says //gpu:cubin sm_90 has machine code of that PTX beside it, which the cuda device loads in place of it:
 // other GPUs, and drivers that refuse it, compile the PTX. ptxas of CUDA 12.9 makes it, so that all drivers of CUDA 12 and

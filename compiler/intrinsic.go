@@ -50,10 +50,16 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 		"Thread.SyncWarp": (*emitter).syncWarp, "Thread.SyncBlock": (*emitter).syncBlock, "Thread.Clock": (*emitter).clock,
 		"Thread.Idle": (*emitter).idle, "Thread.Relax": (*emitter).nothing, "Thread.Wake": (*emitter).nothing,
 		"ShflXor": (*emitter).shflXor, "ShflIdx": (*emitter).shflIdx, "Ballot": (*emitter).ballot, "Shared.Of": (*emitter).sharedOf,
+		"Match": (*emitter).match, "Elect": (*emitter).elect, "Thread.SyncWarps": (*emitter).syncWarps,
+
+		"Mbarrier.Init": (*emitter).initBarrier, "Mbarrier.Arrive": (*emitter).arrive, "Mbarrier.ArriveExpect": (*emitter).arriveExpect,
+		"Mbarrier.TryWait": (*emitter).tryWait, "CopyBulkIn": (*emitter).bulkIn, "CopyBulkOut": (*emitter).bulkOut,
+		"FenceBulk": bulk("fence.proxy.async.shared::cta;"), "CommitBulk": bulk("cp.async.bulk.commit_group;"),
+		"WaitBulkRead": bulk("cp.async.bulk.wait_group.read 0;"), "WaitBulk": bulk("cp.async.bulk.wait_group 0;"),
 
 		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
 		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
-		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "SizeOf": (*emitter).sizeOf,
+		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "SizeOf": (*emitter).sizeOf,
 	}
 }
 

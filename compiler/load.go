@@ -36,6 +36,7 @@ type source struct {
 	path, name, dir string
 	marks           []mark
 	archs           []int // of cubins, in order
+	arch            int   // that the PTX is for, if it is newer than that of the options
 	ssa             *ssa.Package
 }
 
@@ -175,6 +176,7 @@ const (
 	marker  = "//gpu:kernel"
 	variant = "//gpu:variant"
 	cubins  = "//gpu:cubin"
+	newer   = "//gpu:arch" // the oldest GPU of the package, where its kernels need a newer one than others
 )
 
 // scan finds the marked functions of a package, before its types are known: what is generated names them.
@@ -192,6 +194,13 @@ func scan(p *packages.Package) (*source, error) {
 		}
 		for _, g := range f.Comments {
 			for _, c := range g.List {
+				if rest, ok := strings.CutPrefix(c.Text, newer+" "); ok {
+					o := Options{Arch: strings.TrimSpace(rest)}
+					if err := o.validate(); err != nil {
+						return nil, fmt.Errorf("%s: %w", fset.Position(c.Pos()), err)
+					}
+					s.arch = max(s.arch, o.number())
+				}
 				if rest, ok := strings.CutPrefix(c.Text, cubins+" "); ok {
 					if err := s.wants(rest); err != nil {
 						return nil, fmt.Errorf("%s: %w", fset.Position(c.Pos()), err)

@@ -85,11 +85,11 @@ func (e *emitter) unrolled() map[*ssa.BasicBlock]string {
 	return back
 }
 
-// looks says whether a loop has an ordered load.
+// looks says whether a loop has an ordered load, or looks at a barrier.
 func looks(body []*ssa.BasicBlock) bool {
 	for _, b := range body {
 		for _, in := range b.Instrs {
-			if c, ok := in.(*ssa.Call); ok && callee(c) == "Load" {
+			if c, ok := in.(*ssa.Call); ok && (callee(c) == "Load" || callee(c) == "Mbarrier.TryWait") {
 				return true
 			}
 		}

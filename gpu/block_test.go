@@ -122,6 +122,9 @@ func TestBlockEnds(t *testing.T) {
 					b.End()
 					return
 				}
+				if w == 2 {
+					b.Thread(w).SyncWarps(7, 2)
+				}
 				b.Thread(w).SyncBlock()
 			})
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gpu is the vocabulary that kernels are written in: threads, pointers, ordered loads and stores, fences,
-// barriers, shuffles and copies.
+// barriers, shuffles and copies, also those of the copy unit with the barriers in shared memory that they arrive at.
 //
 // Each function here has a body that runs on the CPU, where a warp is one goroutine ([WarpSize] is 1), and is an
 // instruction to the compiler that turns the same source into PTX, where a warp has 32 lanes.

@@ -26,7 +26,7 @@ type SoftBlock struct {
 	blocks  int32
 	warps   int32
 	ended   atomic.Bool
-	barrier barrier
+	barrier [barriers]barrier // the block's own, and those with names
 	warp    []SoftWarp
 	shared  sync.Map // *Shared[T] -> *T
 }
@@ -42,7 +42,9 @@ type SoftWarp struct {
 func (b *SoftBlock) Reset(index, blocks, warps int32) {
 	b.index, b.blocks, b.warps = index, blocks, warps
 	b.ended.Store(false)
-	b.barrier.reset(warps)
+	for i := range b.barrier {
+		b.barrier[i].reset()
+	}
 	if int(warps) > len(b.warp) {
 		b.warp = make([]SoftWarp, warps)
 		for i := range b.warp {
@@ -54,11 +56,13 @@ func (b *SoftBlock) Reset(index, blocks, warps int32) {
 // Thread is the thread of warp w; on a software device of one lane a warp is a thread.
 func (b *SoftBlock) Thread(w int32) Thread { return Thread{&b.warp[w]} }
 
-// End releases the threads that wait at the block's barrier, since one that they wait for will not come. They leave
+// End releases the threads that wait at the block's barriers, since one that they wait for will not come. They leave
 // the kernel by a panic with the value Ended.
 func (b *SoftBlock) End() {
 	b.ended.Store(true)
-	b.barrier.release()
+	for i := range b.barrier {
+		b.barrier[i].release()
+	}
 }
 
 // Ended is what a thread panics with when its launch was ended under it by SoftBlock.End.
@@ -68,26 +72,28 @@ type endedError struct{}
 
 func (endedError) Error() string { return "launch ended: another thread of the block failed" }
 
-// barrier is a block's barrier: arrivals are counted, the last one opens the next generation. Waiters look a few times
+// barriers is how many a block has on a GPU.
+const barriers = 16
+
+// barrier is a barrier of a block: arrivals are counted, the last one opens the next generation. Waiters look a few times
 // and then sleep, since there may be more warps than cores.
 type barrier struct {
-	n, in atomic.Int32
-	gen   atomic.Uint32
-	mu    sync.Mutex
-	cond  *sync.Cond
+	in   atomic.Int32
+	gen  atomic.Uint32
+	mu   sync.Mutex
+	cond *sync.Cond
 }
 
-func (b *barrier) reset(n int32) {
+func (b *barrier) reset() {
 	if b.cond == nil {
 		b.cond = sync.NewCond(&b.mu)
 	}
-	b.n.Store(n)
 	b.in.Store(0)
 }
 
-func (b *barrier) wait(w *SoftWarp) {
+func (b *barrier) wait(w *SoftWarp, n int32) {
 	g := b.gen.Load()
-	if b.in.Add(1) == b.n.Load() {
+	if b.in.Add(1) == n {
 		b.in.Store(0)
 		b.release()
 		return

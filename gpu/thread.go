@@ -38,8 +38,18 @@ func (t Thread) SyncWarp() {}
 // after. It ends without them when the launch ends early because one of them failed.
 func (t Thread) SyncBlock() {
 	if t.w.block.warps > 1 {
-		t.w.block.barrier.wait(t.w)
+		t.w.block.barrier[0].wait(t.w, t.w.block.warps)
 	}
+}
+
+// SyncWarps is SyncBlock among so many warps of the block: those that call it with this barrier, 1 to 15, and all with the
+// same number. Warps that do different things meet so without the others. Who comes when they have all met is of the next
+// meeting.
+func (t Thread) SyncWarps(barrier, warps int32) {
+	if barrier < 1 || barrier >= barriers || warps < 1 || warps > t.w.block.warps {
+		panic("gpu: SyncWarps: accepted are barriers 1 to 15 and 1 to as many warps as the block has")
+	}
+	t.w.block.barrier[barrier].wait(t.w, warps)
 }
 
 // Clock is a time in nanoseconds that never steps back. All threads of a device read the same clock.

@@ -21,3 +21,9 @@ func Any(t Thread, pred bool) bool { return Ballot(t, pred) != 0 }
 
 // All says whether each lane of the warp passed true.
 func All(t Thread, pred bool) bool { return Ballot(t, pred) == 1<<WarpSize-1 }
+
+// Match has bit i set where lane i passed the value that this one passed. All lanes of the warp call it.
+func Match[T Int](_ Thread, _ T) uint32 { return 1 }
+
+// Elect is true in one lane of the warp: the one that does what is done once. All lanes of the warp call it.
+func Elect(Thread) bool { return true }

@@ -31,6 +31,9 @@ func assemble(ctx context.Context, a *compiler.Assembler, pkgs []*compiler.Packa
 		p.Cubins = map[int][]byte{}
 		wg.Go(func() {
 			for _, arch := range compiler.CubinArchs {
+				if arch < p.Arch {
+					continue // it has what that one lacks
+				}
 				cubin, all, err := a.Assemble(ctx, p, arch)
 				if err != nil {
 					errs[i] = err

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gpu
+
+// LoadOnce is LoadNC of what this kernel reads once: it takes no room in the caches from what is read again.
+func LoadOnce(p Ptr[U32x4]) U32x4 { return p.Load() }
+
+// StoreOnce stores 16 bytes, unordered, that this kernel does not read again: they leave the caches first.
+func StoreOnce(p Ptr[U32x4], v U32x4) { p.Store(v) }
