@@ -83,6 +83,7 @@ func add(p *[2]uint32) uint32 { return p[0] + p[1] }
 
 // TestCheckedBuild: what a checked build looks at, with the line that it tells; an unchecked one has none of it.
 func TestCheckedBuild(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	dir := foreign(t, map[string]string{"k/k.go": checked})
 	of := func(opt Options) *Package {

@@ -12,6 +12,7 @@ import (
 
 // TestConstructs: what each thing becomes. The patterns are regular expressions.
 func TestConstructs(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	p := constructs(t, Options{})
 	for _, c := range []struct {
@@ -72,6 +73,7 @@ func constructs(t *testing.T, opt Options) *Package {
 
 // TestChecks: a checked build reports what, where and in which function; an unchecked one has nothing of it.
 func TestChecks(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	p := constructs(t, Options{Checks: true})
 	for kernel, texts := range map[string][]string{
@@ -106,6 +108,7 @@ func bytesOf(s string) string {
 
 // TestSame: the same sources give the same text, wherever they lie, and none of it names a place of this machine.
 func TestSame(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	text := head + "//gpu:kernel\nfunc K(t gpu.Thread, a struct{ P gpu.Ptr[uint32]; N int32 }) {\n\tif a.N > 2 { panic(\"no\") }\n\tfor i := range a.N { a.P.At(int(i)).Store(1) }\n}\n"
 	for _, opt := range []Options{{}, {Checks: true, Debug: true}} {
@@ -138,6 +141,7 @@ func TestSame(t *testing.T) {
 
 // TestArchs: each architecture that is accepted gives PTX for it.
 func TestArchs(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	texts, err := lower(t.Context(), ".", []string{"./testdata/constructs"}, Options{Arch: DefaultArch})
 	if err != nil {

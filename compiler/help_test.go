@@ -45,11 +45,17 @@ func foreign(t *testing.T, files map[string]string) string {
 	for name, text := range files {
 		put(name, text)
 	}
-	// Nothing is downloaded: what the library needs was there to build this test.
-	for k, v := range map[string]string{"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOSUMDB": "off", "GOWORK": "off", "GOTOOLCHAIN": "local"} {
-		t.Setenv(k, v)
-	}
 	return dir
+}
+
+// TestMain has nothing downloaded for foreign modules: what the library needs was there to build these tests.
+func TestMain(m *testing.M) {
+	for k, v := range map[string]string{"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOSUMDB": "off", "GOWORK": "off", "GOTOOLCHAIN": "local"} {
+		if err := os.Setenv(k, v); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
 }
 
 const modulePath = "github.com/doorbell-net/doorbell"

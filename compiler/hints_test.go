@@ -70,6 +70,7 @@ func Tiles(t gpu.Thread, a A) {
 
 // TestHints: what is newer than the package's GPU is done in an older way, or refused; ptxas takes all of it.
 func TestHints(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	for _, c := range []struct {
 		arch, more string
@@ -130,6 +131,7 @@ func TestHints(t *testing.T) {
 
 // TestNewer: what an old GPU lacks is refused with what to write, and an architecture that there is none of too.
 func TestNewer(t *testing.T) {
+	t.Parallel()
 	text := hints + tiles
 	_, err := lower(t.Context(), foreign(t, map[string]string{"k/k.go": text}), []string{"./k"}, Options{Arch: DefaultArch})
 	for _, name := range []string{"Mbarrier.Init", "Mbarrier.ArriveExpect", "CopyBulkIn", "Mbarrier.TryWait", "FenceBulk", "CopyBulkOut", "CommitBulk", "WaitBulkRead", "WaitBulk", "Mbarrier.Arrive"} {

@@ -18,6 +18,7 @@ import (
 
 // TestLayout: each field of random structs is read from the parameter at the offset that Go's own compiler gave it.
 func TestLayout(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	r := testenv.Random(t)
 	kinds := []reflect.Type{
@@ -116,6 +117,7 @@ func bytesRead(t reflect.Type, at int) []int {
 
 // TestDevComm: the words of a device communicator are read where the host wrote them.
 func TestDevComm(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	var text strings.Builder
 	fmt.Fprintf(&text, "package k\n\nimport (\n\t%q\n\t%q\n)\n\ntype A struct {\n\tOut gpu.Ptr[byte]\n\tWin gin.Window\n\tDC gin.DevComm\n}\n\n", modulePath+"/gin", modulePath+"/gpu")

@@ -11,6 +11,7 @@ import (
 
 // TestOrdered: each operation, with each order, scope and type, is exactly the one instruction that PTX has for it.
 func TestOrdered(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	order := map[string]string{"Relaxed": "relaxed", "Acquire": "acquire", "Release": "release", "AcqRel": "acq_rel", "Phased": "relaxed"}
 	scope := map[string]string{"Thread": "cta", "Block": "cta", "GPU": "gpu", "Sys": "sys"}
@@ -83,6 +84,7 @@ func TestOrdered(t *testing.T) {
 
 // TestOrderedSpaces: what may be shared or local memory is addressed generically.
 func TestOrderedSpaces(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	p, err := compileText(t, head+`
 type A struct { Out, P gpu.Ptr[uint32]; Q gpu.Ptr[gpu.Ptr[uint32]]; N int32 }

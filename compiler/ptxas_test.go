@@ -25,6 +25,7 @@ func needPtxas(t *testing.T) *Assembler {
 
 // TestAssemble: each architecture takes the PTX, what comes is machine code of all kernels, the same each time.
 func TestAssemble(t *testing.T) {
+	t.Parallel()
 	a := needPtxas(t)
 	p := constructs(t, Options{})
 	for _, arch := range CubinArchs {
@@ -96,6 +97,7 @@ func TestNoPtxas(t *testing.T) {
 
 // TestCubinComment: a package asks for cubins by a comment, and for those that there are.
 func TestCubinComment(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	const kernel = "//gpu:kernel\nfunc K(t gpu.Thread, a struct{ P gpu.Ptr[uint32] }) { a.P.Store(1) }\n"
 	p, err := compileText(t, head+"//gpu:cubin sm_90 sm_80\n\n"+kernel+"//gpu:cubin sm_90\n", Options{})

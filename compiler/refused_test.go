@@ -55,6 +55,7 @@ func refused(t *testing.T, folder string, least int) {
 
 // TestChain: an error in a function says how a kernel comes to it.
 func TestChain(t *testing.T) {
+	t.Parallel()
 	_, err := lower(t.Context(), ".", []string{"./testdata/refused"}, Options{Arch: DefaultArch})
 	text, _ := os.ReadFile("testdata/refused/refused.go")
 	line := func(part string) int { return lineOf(string(text), part) }
@@ -70,6 +71,7 @@ func TestChain(t *testing.T) {
 
 // TestTypeErrors: what Go itself refuses comes once, with its place, and nothing else.
 func TestTypeErrors(t *testing.T) {
+	t.Parallel()
 	dir := foreign(t, map[string]string{"k/k.go": head + "//gpu:kernel\nfunc K(t gpu.Thread, a struct{ N int32 }) { a.M = 1 }\n"})
 	_, err := lower(t.Context(), dir, []string{"./k"}, Options{Arch: DefaultArch})
 	if err == nil || !strings.HasPrefix(err.Error(), "k/k.go:8:") || strings.Count(err.Error(), "a.M undefined") != 1 || strings.Contains(err.Error(), "\n") {
@@ -79,6 +81,7 @@ func TestTypeErrors(t *testing.T) {
 
 // TestNothingFound: packages without kernels are said to have none.
 func TestNothingFound(t *testing.T) {
+	t.Parallel()
 	_, err := lower(t.Context(), "..", []string{"./gpu", "./gin"}, Options{Arch: DefaultArch})
 	if err == nil || !strings.Contains(err.Error(), `no kernel in ./gpu ./gin: one is a function with the comment "//gpu:kernel"`) {
 		t.Errorf("%v (want that there is no kernel)", err)
@@ -87,6 +90,7 @@ func TestNothingFound(t *testing.T) {
 
 // TestEmptied: a kernel of which nothing is left is an error, not an entry that does nothing.
 func TestEmptied(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	for name, body := range map[string]string{
 		"no effect": "x := a.N * 2; _ = x",

@@ -9,6 +9,7 @@ import (
 
 // TestResults: what comes of a call with several returns is apart after optimisation, and none of it stays in memory.
 func TestResults(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	dir := foreign(t, map[string]string{"k/k.go": head + `
 type pair struct{ A, B uint64 }

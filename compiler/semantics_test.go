@@ -19,6 +19,7 @@ import (
 // TestSemantics: what the compiler makes of Go is what Go makes of it. The same kernels run as Go's compiler built them,
 // and as LLVM's interpreter of this machine runs our text of them, optimised; each output of each case must agree.
 func TestSemantics(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	lli, err := exec.LookPath("lli-19")
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 // TestLooksAreNotUnrolled: a loop that looks at memory again and again is there once, also where it is inlined, and one
 // that does not is unrolled as before.
 func TestLooksAreNotUnrolled(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	p, err := compileText(t, head+`
 type A struct { P, Q gpu.Ptr[uint64]; N uint64; Out gpu.Ptr[uint64] }

@@ -10,6 +10,7 @@ import (
 // TestTeamwork compiles barriers, Multimem and LLA2A: what runs on the software device is PTX too, and what has to be one
 // instruction, or ordered, is so.
 func TestTeamwork(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	pkgs, err := Compile(t.Context(), ".", []string{"./testdata/teamwork"}, Options{})
 	if err != nil {

@@ -78,6 +78,7 @@ func Looks(t gpu.Thread, a A) {
 // TestUnroll: a loop with a comment has as many rounds in one as it says, also where another loop is around it, where it
 // is left early, and where it is of a function that is inlined; no other loop has.
 func TestUnroll(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	p, err := compileText(t, unrolled, Options{})
 	if err != nil {

@@ -65,6 +65,7 @@ func Passes(t gpu.Thread, a Args) {
 
 // TestVariants: what a variant knows is not read, loops over it are unrolled, and the kernel itself stays as it was.
 func TestVariants(t *testing.T) {
+	t.Parallel()
 	needLLVM(t)
 	p, err := compileText(t, variants, Options{})
 	if err != nil {
@@ -143,6 +144,7 @@ func loops(body string) bool {
 
 // TestRefusedVariants: what is no variant is said in its place, all at once.
 func TestRefusedVariants(t *testing.T) {
+	t.Parallel()
 	refused := []struct{ variant, want string }{
 		{"", "variant of nothing: accepted are fields of the arguments with their values, as Hidden=7168 TopK=8"},
 		{" TopK", "variant with TopK: accepted are values of int32, if that is an integer type or bool"},
