@@ -7,7 +7,8 @@
 // A kernel is a function func(t gpu.Thread, a Args) with the comment //gpu:kernel above it. Beside the package's source
 // it writes kernels_gpuc.ptx, the text that the driver compiles for the GPU it finds, and kernels_gpuc.go, with a value
 // for each kernel that binds its Go function and its PTX. Both are committed: who uses the package needs no gpuc, and
-// gpuc runs by "go generate". It needs opt and llc of the one LLVM that it names.
+// gpuc runs by "go generate". A module that uses this one has it as a tool ("go get -tool", then "go tool gpuc ."). It needs
+// opt and llc of the one LLVM that it names.
 //
 // A comment //gpu:cubin sm_90 in a package asks for machine code beside the PTX, in kernels_gpuc.sm_90.cubin, which loads
 // without being compiled; sm_80 and sm_100 are accepted too, and several. That needs ptxas of the version that gpuc names.

@@ -93,6 +93,43 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
+// TestTool: a module that names gpuc as a tool runs it so. Where ptxas is missing and a cubin is asked for, what is to be
+// installed is said, and nothing is written.
+func TestTool(t *testing.T) {
+	needLLVM(t)
+	newcomer(t, "pingpong")
+	goCommand := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput()
+		return string(out), err
+	}
+	if out, err := goCommand("get", "-tool", modulePath+"/cmd/gpuc"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := goCommand("tool", "gpuc", "."); err != nil || len(read(t, compiler.PTXFile)) == 0 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.Remove(compiler.PTXFile); err != nil {
+		t.Fatal(err)
+	}
+	cache, err := goCommand("env", "GOCACHE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GOCACHE", strings.TrimSpace(cache))
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	if _, err := exec.LookPath("ptxas"); err == nil {
+		t.Skip("ptxas is on the path, so it cannot be missing")
+	}
+	put(t, "main.go", read(t, "main.go")+"\n//gpu:cubin sm_90\n")
+	out, err := goCommand("tool", "gpuc", ".")
+	if err == nil || !strings.Contains(out, "cubins need ptxas 12.9") || !strings.Contains(out, "nvidia-cuda-nvcc-cu12") {
+		t.Errorf("without ptxas: %v\n%s", err, out)
+	}
+	if _, err := os.Stat(compiler.PTXFile); err == nil {
+		t.Error("PTX was written, and the cubin of it could not be")
+	}
+}
+
 // TestOutput: -o writes the PTX alone, of one package; -v says how large the kernels are.
 func TestOutput(t *testing.T) {
 	needLLVM(t)
