@@ -9,7 +9,7 @@
 
 using namespace doorbell;
 
-constexpr uint64_t rounds = 1000;  // how often it goes there and back
+constexpr uint64_t rounds = 1000, untimed = 100;  // how often it goes there and back; before both kernels are at it
 
 struct args {
   dev_comm dc;
@@ -23,8 +23,9 @@ KERNEL pingpong(ARGS args a) {
   team all = world(a.dc);
   int32_t peer = 1 - all.rank;
   const uint64_t *message = reinterpret_cast<const uint64_t *>(a.win.Base);
-  uint64_t start = word::clock_ns();
+  uint64_t start = 0;
   for (uint64_t i = 0; i < 2 * rounds; i++) {
+    if (i == 2 * untimed) start = word::clock_ns();
     status s;
     if (i % 2 == uint64_t(all.rank))
       s = c.put_value(by_thread, all, peer, a.win, 0, i * i + 1, 8, strong_inc(0));
@@ -56,7 +57,7 @@ void rank(doorbell_handle comm, const doorbell_info &info) {
   launch(comm, pingpong, 1, a);
   outcome o = judge(out, devcomm, info.rank);
   printf("rank %d of 2, %s over %s: %llu messages received, all right, %.2f us there and back\n", info.rank, info.device, info.net,
-         (unsigned long long)rounds, double(o.ns) / 1e3 / rounds);
+         (unsigned long long)rounds, double(o.ns) / 1e3 / (rounds - untimed));
 }
 
 int main(int argc, char **argv) { run(2, argc > 1 ? argv[1] : "", rank); }

@@ -42,6 +42,9 @@
 // once of one block and once filling the GPU; "wait" is that it returned only then. Copies wait no longer than 50 ms beside a
 // full GPU whose threads all poll host memory, and 0.1 ms beside one block.
 //
+// Kernels that the process launches by other means, CUDA's runtime say, are seen by none of this: who launches them says so
+// (Device.Foreign), and they count as ours do.
+//
 // # How far a stream is
 //
 // After what somebody asks for (Record, Wait) the stream stores the count of its items into a word of pinned memory. The host
