@@ -87,12 +87,13 @@ func span(buffer, offset C.uint64_t, at address, bytes C.uint64_t, move func(*do
 }
 
 //export doorbell_address
-func doorbell_address(buffer C.uint64_t, device, host *address) C.int {
+func doorbell_address(buffer C.uint64_t, device, host *C.uintptr_t) C.int {
 	return onBuffer(buffer, func(b *doorbell.Buffer) error {
 		if device == nil || host == nil {
 			return missing("device or host")
 		}
-		addresses(device, host, b.Ptr(), b.Bytes())
+		at, view := addresses(b.Ptr(), b.Bytes())
+		*device, *host = C.uintptr_t(at), C.uintptr_t(view)
 		return nil
 	})
 }
@@ -156,7 +157,7 @@ func structure[O, D any](comm C.uint64_t, handle *C.uint64_t, out address, bytes
 	}
 	d, pins := device(o), new(runtime.Pinner)
 	pin(pins, reflect.ValueOf(d))
-	store(out, d)
+	store(out, &d)
 	*handle = C.uint64_t(handles.add(o, uint64(comm), pins))
 	return nil
 }
