@@ -10,8 +10,9 @@ import (
 // AllToAll sends Bytes from each rank to each, Iters times: chunk p of the send window to chunk (own rank) of rank p's
 // receive window, by stores to LSA peers if LSA is 1, by puts to the others. Signal s counts what came from rank s. One
 // block; each warp serves its share of the peers, itself included. Samples are rounds; Step is the distance of chunks.
+// Of 32 warps a thread has 64 registers, and the copy's eight loads on their way do not fit beside the rest.
 //
-//gpu:kernel
+//gpu:kernel warps=16
 func AllToAll(t gpu.Thread, a AllToAllArgs) {
 	r := a.X.Result.Raw()
 	c := gin.Open(&a.X.DC, 0)

@@ -25,6 +25,7 @@ var (
 	AllToAllKernel  = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX, kernelsCubins...)
 	BandwidthKernel = gpu.NewKernel("Bandwidth", Bandwidth, kernelsPTX, kernelsCubins...)
 	CheckKernel     = gpu.NewKernel("Check", Check, kernelsPTX, kernelsCubins...)
+	CopyKernel      = gpu.NewKernel("Copy", Copy, kernelsPTX, kernelsCubins...)
 	FillKernel      = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)
 	PingPongKernel  = gpu.NewKernel("PingPong", PingPong, kernelsPTX, kernelsCubins...)
 	PostKernel      = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...)
