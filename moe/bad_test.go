@@ -47,6 +47,8 @@ func TestOptionsRefused(t *testing.T) {
 		{func(o *moe.Options) { o.Experts = 0 }, []string{"experts is 0"}},
 		{func(o *moe.Options) { o.Experts = 1 << 16 }, []string{"experts is 65536"}},
 		{func(o *moe.Options) { o.Copies = -1 }, nil}, // 0 and less is the default
+		{func(o *moe.Options) { o.Format = 4 }, []string{"format is 4", "fp8-ue8m0"}},
+		{func(o *moe.Options) { o.Outstanding = 9 }, []string{"outstanding is 9", "0 to 8"}},
 		{func(o *moe.Options) { o.Contexts = -1 }, []string{"contexts is -1"}},
 	} {
 		cs, err := doorbell.Local(1)
@@ -98,20 +100,28 @@ func TestTooLittleMemory(t *testing.T) {
 }
 
 func TestMemoryFormulaIsExact(t *testing.T) {
-	// What is reserved for the benchmark's defaults, by hand: message 14,368; slots 2*8*4*64*14,368 + 2*64*8*14,336;
-	// staging 2*64*14,368; rows 8*4*64*(2*14,336+16).
+	// What is reserved for the benchmark's defaults, by hand: slots of dispatch and combine, staging, rows with what is known
+	// of each and outputs.
 	o := moe.Options{MaxTokens: 64, Hidden: 7168, TopK: 8, Experts: 32}
-	data := 2*8*4*64*14368 + 2*64*8*14336 + 2*64*14368 + 8*4*64*(2*14336+16)
-	got := o.MemoryBytes(4, 4)
-	if got < data || got > data+4<<20 {
-		t.Errorf("got %d bytes, want %d and at most 4 MiB for queues and tables", got, data)
+	perRank := o
+	perRank.Format, perRank.PerRank, perRank.Outstanding = moe.FP8, true, 3
+	for _, c := range []struct {
+		o    moe.Options
+		data int
+	}{
+		{o, 2*8*4*64*14368 + 2*64*8*14336 + 2*64*14368 + 8*4*64*(14336+16+14336)},
+		{perRank, 6*4*64*7424 + 6*64*8*14336 + 6*64*7424 + 3*8*4*64*(7392+16+14336)},
+	} {
+		if got := c.o.MemoryBytes(4, 4); got < c.data || got > c.data+4<<20 {
+			t.Errorf("%+v: got %d bytes, want %d and at most 4 MiB for queues and tables", c.o, got, c.data)
+		}
 	}
 }
 
 func TestRanksThatDisagree(t *testing.T) {
 	for name, change := range map[string]func(*moe.Options){
 		"tokens": func(o *moe.Options) { o.MaxTokens = 5 }, "hidden": func(o *moe.Options) { o.Hidden = 24 },
-		"top-k": func(o *moe.Options) { o.TopK = 1 }, "experts": func(o *moe.Options) { o.Experts = 5 },
+		"top-k": func(o *moe.Options) { o.TopK = 1 }, "experts": func(o *moe.Options) { o.Experts = 5 }, "format": func(o *moe.Options) { o.Format = moe.FP8 },
 	} {
 		cs, err := doorbell.Local(3, doorbell.Options{Timeout: 5 * time.Second})
 		if err != nil {
@@ -217,7 +227,7 @@ func TestCalls(t *testing.T) {
 	wantError(t, err, "multiple of 16")
 	_, err = b.Dispatch(st, moe.Tokens{N: 1})
 	wantError(t, err, "1 tokens need")
-	wantError(t, b.Combine(st, nil, y), "last dispatch")
+	wantError(t, b.Combine(st, nil, y), "no dispatch", "rank 0")
 	got, err := b.Dispatch(st, x)
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +236,7 @@ func TestCalls(t *testing.T) {
 	if err := b.Combine(st, got, y); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, b.Combine(st, got, y), "last dispatch, once")
+	wantError(t, b.Combine(st, got, y), "dispatch 0: its combine is finished")
 	if err := b.Wait(context.Background(), st); err != nil {
 		t.Error(err)
 	}
@@ -245,12 +255,18 @@ func TestCalls(t *testing.T) {
 // The same expert twice is two selections as long as there is room, and refused beyond it.
 func TestCopies(t *testing.T) {
 	g := &routing.Routing{Ranks: 2, Experts: 4, TopK: 2, Idx: [][]int32{{3, 3, 3, 3, 1, 3}, {0, 0}}, Weights: [][]float32{{1, 2, 3, 4, 5, 6}, {7, 8}}}
-	roomy := newWorld(t, 2, 1, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 4, Copies: 2}, one)
+	for _, perRank := range []bool{false, true} {
+		copiesOf(t, g, perRank)
+	}
+}
+
+func copiesOf(t *testing.T, g *routing.Routing, perRank bool) {
+	roomy := newWorld(t, 2, 1, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 4, Copies: 2, PerRank: perRank}, one)
 	defer roomy.close()
 	if err := roomy.check(problem(g, 16, 1, 0), ref.ExpertFn); err != nil {
 		t.Error(err)
 	}
-	tight := newWorld(t, 2, 1, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 4}, one)
+	tight := newWorld(t, 2, 1, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 4, PerRank: perRank}, one)
 	defer tight.close()
 	p := problem(g, 16, 1, 0)
 	if err := each(2, func(r int) error {

@@ -7,14 +7,16 @@
 // token's weights.
 //
 // This is the low-latency form (LL): each selection of a token is one message into a slot of its own, so that nobody
-// waits for an answer before it sends; a signal per (expert, source) says how many came. Payloads are BF16. Ranks of
-// one node store into each other's windows, the others are put to.
+// waits for an answer before it sends; a signal per (expert, source) says how many came. Payloads are BF16 or, to the
+// experts, FP8 (Format). Ranks of one node store into each other's windows, the others are put to.
 //
 // Experts need not divide by ranks: the first Experts % Ranks ranks have one more. A selection of -1 is none. The same
 // expert twice in a token's selections is two selections: two copies, and both weights count.
 //
-// Nothing is cleaned between operations: slots and signals come in two halves, used in turn, and signals only grow.
-// That is safe since a rank that has received an operation knows that each peer has received the one before.
+// An operation may be cut in two, a part that sends and one that receives, with no kernel running between them. With at
+// most d operations between their two parts (Options.Outstanding), nothing is cleared between operations: slots and
+// signals come in 2d sets, used in turn, and signals only grow. That is safe since a rank that has received an operation
+// knows that each peer has received the one d before. Rows and outputs of d dispatches are kept.
 //
 //gpu:cubin sm_90
 package moe

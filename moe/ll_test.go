@@ -5,6 +5,7 @@ package moe_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -46,7 +47,13 @@ func each(n int, f func(r int) error) error {
 
 func newWorld(tb testing.TB, ranks, perNode int, o moe.Options, grid doorbell.Grid) *world {
 	tb.Helper()
-	cs, err := doorbell.Local(ranks, doorbell.Options{RanksPerNode: perNode, Timeout: 20 * time.Second})
+	return worldOf(tb, ranks, doorbell.Options{RanksPerNode: perNode}, o, grid)
+}
+
+func worldOf(tb testing.TB, ranks int, on doorbell.Options, o moe.Options, grid doorbell.Grid) *world {
+	tb.Helper()
+	on.Timeout = 20 * time.Second
+	cs, err := doorbell.Local(ranks, on)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -83,82 +90,33 @@ func memory[T any](c *doorbell.Comm, v []T) (gpu.Ptr[T], error) {
 	return p, nil
 }
 
-// check runs a problem and compares it with the reference, bit by bit.
-func (w *world) check(p *ref.Problem, expert ref.Expert) error {
-	rows, err := ref.Dispatch(p)
-	if err != nil {
-		return err
-	}
-	out := ref.Apply(p, rows, expert)
-	want, err := ref.Combine(p, out)
-	if err != nil {
-		return err
-	}
-	return each(p.Ranks, func(r int) error {
-		c, b := w.comms[r], w.bufs[r]
-		st := c.Stream()
-		defer st.Close()
-		x, err := memory(c, p.X[r])
-		if err != nil {
-			return err
-		}
-		idx, err := memory(c, p.Idx[r])
-		if err != nil {
-			return err
-		}
-		weights, err := memory(c, p.Weights[r])
-		if err != nil {
-			return err
-		}
-		y, err := memory(c, make([]uint16, len(p.X[r])))
-		if err != nil {
-			return err
-		}
-		got, err := b.Dispatch(st, moe.Tokens{N: p.Tokens(r), X: gpu.Cast[byte](x), Experts: idx, Weights: weights})
-		if err != nil {
-			return err
-		}
-		if err := b.Wait(context.Background(), st); err != nil {
-			return err
-		}
-		if err := compareRows(p, r, got, rows[r], expert); err != nil {
-			return fmt.Errorf("rank %d: dispatch: %w", r, err)
-		}
-		if err := b.Combine(st, got, gpu.Cast[byte](y)); err != nil {
-			return err
-		}
-		if err := b.Wait(context.Background(), st); err != nil {
-			return err
-		}
-		if err := ref.DiffBits(want[r], gpu.Slice(y, len(p.X[r]))); err != nil {
-			return fmt.Errorf("rank %d: combine: %w", r, err)
-		}
-		return nil
-	})
-}
-
 // compareRows compares what a rank received, and writes what its experts make of it.
-func compareRows(p *ref.Problem, r int, got *moe.Received, want [][]ref.Row, expert ref.Expert) error {
-	cap, h := got.Capacity(), p.Hidden
+func compareRows(p *ref.Problem, o moe.Options, r int, got *moe.Received, want [][]ref.Row, expert ref.Expert) error {
+	cap, h, f := got.Capacity(), p.Hidden, o.Format
 	counts := gpu.Slice(got.Counts(), len(want))
-	all := gpu.Slice(gpu.Cast[uint16](got.Rows()), len(want)*cap*h)
+	all, size := gpu.Slice(got.Rows(), len(want)*cap*got.RowBytes()), got.RowBytes()
 	outs := gpu.Slice(gpu.Cast[uint16](got.Outputs()), len(want)*cap*h)
 	infos := gpu.Slice(got.Infos(), len(want)*cap)
 	for l := range want {
 		var rows []ref.Row
 		for i := range int(counts[l]) {
 			at := l*cap + i
-			f := infos[at]
-			row := all[at*h : (at+1)*h]
-			rows = append(rows, ref.Row{SrcRank: int(f.Rank), SrcToken: int(f.Token), SrcK: int(f.K), Payload: row})
-			if f.Expert != int32(p.FirstExpert(r)+l) {
-				return fmt.Errorf("row %d of local expert %d is of expert %d", i, l, f.Expert)
+			info, bytes := infos[at], all[at*size:(at+1)*size]
+			row := ref.Decode(f, bytes, h)
+			rows = append(rows, ref.Row{SrcRank: int(info.Rank), SrcToken: int(info.Token), SrcK: int(info.K), Payload: row})
+			if info.Expert != int32(p.FirstExpert(r)+l) {
+				return fmt.Errorf("row %d of local expert %d is of expert %d", i, l, info.Expert)
+			}
+			if sent := ref.Encode(f, p.X[info.Rank][int(info.Token)*h:][:h]); !slices.Equal(bytes, sent) {
+				return fmt.Errorf("row %d of local expert %d: %x, must be %x", i, l, bytes, sent)
 			}
 			for j, v := range row {
-				outs[at*h+j] = expert(int(f.Expert), j, v)
+				outs[at*h+j] = expert(int(info.Expert), j, v)
 			}
 		}
-		ref.SortRows(rows)
+		if !o.Deterministic {
+			ref.SortRows(rows)
+		}
 		if err := ref.DiffRows(want[l], rows); err != nil {
 			return fmt.Errorf("local expert %d: %w", l, err)
 		}
@@ -198,19 +156,28 @@ func TestLLShapes(t *testing.T) {
 	}
 }
 
+// nodes draws how many ranks a node has: one, all, or what divides them.
+func nodes(rt *rapid.T, ranks int) int {
+	per := []int{1, ranks}
+	for n := 2; n < ranks; n++ {
+		if ranks%n == 0 {
+			per = append(per, n)
+		}
+	}
+	return rapid.SampledFrom(per).Draw(rt, "per node")
+}
+
 func TestLLProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		ranks := rapid.IntRange(1, 5).Draw(rt, "ranks")
-		perNode := ranks
-		if rapid.Bool().Draw(rt, "nodes") {
-			perNode = 1
-		}
+		ranks := rapid.IntRange(1, 6).Draw(rt, "ranks")
+		perNode := nodes(rt, ranks)
 		tokens := rapid.IntRange(1, 12).Draw(rt, "tokens")
 		experts := rapid.IntRange(1, 17).Draw(rt, "experts")
 		topk := rapid.IntRange(1, min(experts, 9)).Draw(rt, "topk")
-		hidden := 8 * rapid.IntRange(1, 20).Draw(rt, "hidden/8")
+		hidden := 8 * rapid.IntRange(1, 50).Draw(rt, "hidden/8")
 		dups := rapid.Bool().Draw(rt, "duplicates")
-		o := moe.Options{MaxTokens: tokens, Hidden: hidden, TopK: topk, Experts: experts, NoLSA: rapid.Bool().Draw(rt, "no lsa"), Contexts: rapid.IntRange(0, 3).Draw(rt, "contexts")}
+		o := moe.Options{MaxTokens: tokens, Hidden: hidden, TopK: topk, Experts: experts, NoLSA: rapid.Bool().Draw(rt, "no lsa"), Contexts: rapid.IntRange(0, 3).Draw(rt, "contexts"), Deterministic: rapid.Bool().Draw(rt, "deterministic"), PerRank: rapid.Bool().Draw(rt, "per rank"),
+			Format: moe.Format(rapid.IntRange(0, 3).Draw(rt, "format"))}
 		if dups {
 			o.Copies = topk
 		}

@@ -21,6 +21,16 @@ type Options struct {
 	Contexts int
 	// NoLSA puts to all ranks, also to those of this node.
 	NoLSA bool
+	// PerRank sends a token once to each rank that has experts of it, in place of once to each expert, and copies it there
+	// to each: fewer messages and bytes, the more experts of a token share a rank. Answers are one for each expert.
+	PerRank bool
+	// Deterministic has an expert's rows in the order of their ranks, tokens and selections, so that equal inputs give
+	// equal bytes everywhere. A rank looks through its selections for each, and a warp packs an expert's rows alone.
+	Deterministic bool
+	// Outstanding is how many operations may be started and not yet finished at once; 0: 1. It multiplies the memory.
+	Outstanding int
+	// Format is what tokens are sent in.
+	Format Format
 }
 
 // Limits of Options.
@@ -28,6 +38,7 @@ const (
 	MaxTopK    = 32
 	maxTokens  = 1 << 16
 	maxHidden  = 1 << 20
+	maxStarted = 8
 	maxExperts = 1<<16 - 1 // a selection on the wire has 16 bits, all ones for none
 )
 
@@ -35,7 +46,7 @@ const (
 const headerBytes = 16
 
 func (o *Options) fill(ranks int) {
-	o.Copies = max(o.Copies, 1)
+	o.Copies, o.Outstanding = max(o.Copies, 1), max(o.Outstanding, 1)
 	if o.Contexts == 0 {
 		o.Contexts = max(min(4, o.local(0, ranks)), 1)
 	}
@@ -49,11 +60,14 @@ func (o Options) Validate() error {
 	}{
 		{"tokens", o.MaxTokens, 1, maxTokens}, {"hidden", o.Hidden, 8, maxHidden}, {"top-k", o.TopK, 1, MaxTopK},
 		{"experts", o.Experts, 1, maxExperts}, {"contexts", o.Contexts, 0, 1024},
-		{"copies", o.Copies, 0, MaxTopK},
+		{"copies", o.Copies, 0, MaxTopK}, {"outstanding", o.Outstanding, 0, maxStarted},
 	} {
 		if f.v < f.low || f.v > f.high {
 			return fmt.Errorf("moe: %s is %d, %d to %d is accepted", f.name, f.v, f.low, f.high)
 		}
+	}
+	if !o.Format.valid() {
+		return fmt.Errorf("moe: format is %d, 0 to %d is accepted: %v", o.Format, len(formatNames)-1, formatNames)
 	}
 	if o.Hidden%8 != 0 {
 		return fmt.Errorf("moe: hidden is %d, a multiple of 8 is accepted", o.Hidden)
@@ -63,7 +77,7 @@ func (o Options) Validate() error {
 
 // fits refuses what no machine has memory for, before its size overflows.
 func (o Options) fits(ranks int) error {
-	rows := float64(o.local(0, ranks)*ranks) * float64(o.MaxTokens) * float64(o.Copies)
+	rows := float64(o.local(0, ranks)*ranks) * float64(o.MaxTokens) * float64(o.Copies) * float64(o.Outstanding)
 	if need := 8 * rows * float64(o.Hidden); need > 1<<46 {
 		return fmt.Errorf("moe: %d tokens of %d elements to %d experts need about %.0f bytes of each rank: %w",
 			o.MaxTokens, o.Hidden, o.Experts, need, doorbell.ErrOutOfMemory)
@@ -83,31 +97,40 @@ func (o *Options) local(rank, ranks int) int {
 // layout is where everything lies. Offsets and sizes are in bytes; it is the same on all ranks.
 type layout struct {
 	ranks, locals int // locals: most experts of a rank
-	row           int // payload
-	head, msg     int // what stands before it; both
+	turns, sets   int // operations in flight; sets of slots
+	row           int // BF16, of an answer
+	payload       int // of a dispatched token
+	head, msg     int // what stands before a payload; both
 	cap           int // messages of one rank to one expert
-	slots         int // size of a dispatch half: [local][rank][token] messages
-	back          int // size of a combine half: [token][k] rows
-	combine       int // where the combine halves begin in the receive window
+	boxes, boxCap int // of a rank: its experts' or its own; messages of one rank to one
+	slots         int // size of a dispatch set: [box][rank][boxCap] messages
+	back          int // size of a combine set: [token][k] rows
+	combine       int // where the combine sets begin in the receive window
 	recv          int // size of the receive window
-	stage         int // size of a half of the staging window: [token] messages
-	rows          int // size of the packed rows, and of the outputs: [local][rank*token] rows
-	infos         int // size of what is known of each packed row
+	stage         int // size of a set of the staging window: [token] messages
+	rows          int // size of a turn's packed payloads: [local][rank*token]
+	outs          int // size of a turn's outputs: [local][rank*token] rows
+	infos         int // size of what is known of each packed row of a turn
 	// Offsets in the small tables.
 	result, total, next, done, counts, blocks, base, tables int
 }
 
 func (o *Options) layout(ranks int) layout {
-	l := layout{ranks: ranks, locals: o.local(0, ranks), row: 2 * o.Hidden}
-	l.head = headerBytes + (2*o.TopK+15)&^15
-	l.msg = l.head + l.row
+	l := layout{ranks: ranks, locals: o.local(0, ranks), row: 2 * o.Hidden, payload: o.Format.RowBytes(o.Hidden), turns: o.Outstanding}
+	l.sets = 2 * l.turns
+	l.head = headerBytes + round16(2*o.TopK)
+	l.msg = l.head + l.payload
 	l.cap = o.MaxTokens * o.Copies
-	l.slots = l.locals * ranks * l.cap * l.msg
+	if l.boxes, l.boxCap = l.locals, l.cap; o.PerRank {
+		l.boxes, l.boxCap = 1, o.MaxTokens
+	}
+	l.slots = l.boxes * ranks * l.boxCap * l.msg
 	l.back = o.MaxTokens * o.TopK * l.row
-	l.combine = 2 * l.slots
-	l.recv = l.combine + 2*l.back
+	l.combine = l.sets * l.slots
+	l.recv = l.combine + l.sets*l.back
 	l.stage = o.MaxTokens * l.msg
-	l.rows = l.locals * ranks * l.cap * l.row
+	l.rows = l.locals * ranks * l.cap * l.payload
+	l.outs = l.locals * ranks * l.cap * l.row
 	l.infos = l.locals * ranks * l.cap * headerBytes
 	take := func(bytes int) (off int) {
 		off = l.tables
@@ -115,25 +138,34 @@ func (o *Options) layout(ranks int) layout {
 		return off
 	}
 	l.result = take(64)
-	l.total, l.next, l.done = take(4*o.Experts), take(4*o.Experts), take(4*o.Experts)
-	l.counts, l.blocks, l.base = take(4*l.locals), take(8*l.locals*ranks), take(8*2*l.locals*ranks)
+	far := 4 * max(o.Experts, ranks)
+	l.total, l.next, l.done = take(far), take(far), take(far)
+	l.counts, l.blocks, l.base = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(2*l.sets*8*l.boxes*ranks)
 	return l
 }
 
 func (o *Options) needs(ranks int) doorbell.Needs {
 	l := o.layout(ranks)
-	return doorbell.Needs{Contexts: o.Contexts, Signals: 2*l.locals*ranks + 2*o.Experts}
+	return doorbell.Needs{Contexts: o.Contexts, Signals: l.sets * (l.boxes*ranks + o.Experts)}
 }
+
+// MessageBytes is what a dispatch puts on the wire for one selection, or for all of a token on a rank (PerRank): a header of 16 bytes, the token's selections
+// (2*topK rounded up to 16) and its row. AnswerBytes is what a combine puts for it.
+func (o Options) MessageBytes() int { return o.layout(1).msg }
+
+// AnswerBytes is the size of one answer: 2*hidden.
+func (o Options) AnswerBytes() int { return o.layout(1).row }
 
 // MemoryBytes is what a buffer takes of each rank's memory, exactly:
 //
-//	message = 16 + 2*topK (rounded up to 16) + 2*hidden, L = ceil(experts/ranks), C = tokens*copies
-//	2*L*ranks*C*message + 2*tokens*topK*2*hidden      slots of dispatch and combine, two halves
-//	+ 2*tokens*message                                staging, two halves
-//	+ L*ranks*C*(2*2*hidden + 16)                     packed rows, what is known of each, the experts' outputs
+//	message = MessageBytes, row = Format.RowBytes(hidden), L = ceil(experts/ranks), C = tokens*copies
+//	D = outstanding; B = L*C, or tokens of PerRank
+//	2*D*(B*ranks*message + tokens*topK*2*hidden)    slots of dispatch and combine
+//	+ 2*D*tokens*message                              staging
+//	+ D*L*ranks*C*(row + 16 + 2*hidden)               packed rows, what is known of each, the experts' outputs
 //	+ Needs.MemoryBytes + small tables
 func (o Options) MemoryBytes(ranks, lsaSize int) int {
 	o.fill(ranks)
 	l := o.layout(ranks)
-	return l.recv + 2*l.stage + 2*l.rows + l.infos + l.tables + o.needs(ranks).MemoryBytes(ranks, lsaSize)
+	return l.recv + l.sets*l.stage + l.turns*(l.rows+l.outs+l.infos) + l.tables + o.needs(ranks).MemoryBytes(ranks, lsaSize)
 }

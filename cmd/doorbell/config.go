@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,6 +16,7 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/launchenv"
+	"github.com/doorbell-net/doorbell/moe"
 )
 
 // benchConfig is what a bench is asked to do, as checked flags. Bench code gets it with every default filled in.
@@ -34,7 +36,8 @@ type benchConfig struct {
 	Inject   string            // bitflip, lostput, doublesignal, or empty
 
 	Tokens, Hidden, TopK, Experts int    // ll, ht
-	DType                         string // ll, ht: bf16 or fp8; coll: f32 and others
+	Wire                          string // ll: expert or rank, what a dispatch message is for
+	DType                         string // ll, ht: a format of moe; coll: f32 and others
 	Routing, Record               string // files; empty: none
 	Op                            string // coll
 
@@ -83,13 +86,14 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		TopK         int     `json:"topk,omitempty"`
 		Experts      int     `json:"experts,omitempty"`
 		DType        string  `json:"dtype,omitempty"`
+		Wire         string  `json:"wire,omitempty"`
 		Routing      string  `json:"routing,omitempty"`
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
 		PTX          string  `json:"ptx,omitempty"`
 		Pairs        int     `json:"pairs,omitempty"`
 	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
-		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
+		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
 }
 
 // benchFlags are flags as typed, before they become a benchConfig.
@@ -131,7 +135,8 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 		f.IntVar(&b.Hidden, "hidden", 7168, "elements of a token")
 		f.IntVar(&b.TopK, "topk", 8, "experts that each token goes to")
 		f.IntVar(&b.Experts, "experts", 32, "experts in the whole world")
-		f.StringVar(&b.DType, "dtype", "bf16", "type of a token's elements on the way to experts: `bf16|fp8`")
+		f.StringVar(&b.DType, "dtype", "bf16", "type of a token's elements on the way to experts: `"+strings.Join(moe.Formats(), "|")+"`")
+		f.StringVar(&b.Wire, "wire", "expert", "send a token once to each of its experts, or to each rank that has some: `expert|rank`")
 		f.StringVar(&b.Routing, "routing", "", "take each token's experts from a `FILE`")
 		f.StringVar(&b.Record, "record", "", "write each token's experts to a `FILE`")
 	}
@@ -220,10 +225,13 @@ func (c *benchConfig) checkMoE() error {
 	if c.TopK > c.Experts {
 		return usagef("--topk %d: there are only %d experts", c.TopK, c.Experts)
 	}
-	if c.DType == "fp8" {
-		return unavailablef("--dtype fp8: not built yet")
-	}
-	return oneOf("--dtype", c.DType, "bf16", "fp8")
+	return errors.Join(oneOf("--wire", c.Wire, "expert", "rank"), oneOf("--dtype", c.DType, moe.Formats()...))
+}
+
+// format is what --dtype says of ll and ht; BF16 for the others.
+func (c *benchConfig) format() moe.Format {
+	f, _ := moe.ParseFormat(c.DType)
+	return f
 }
 
 // fillRest chooses timeout and seed. Ranks of one job must come to the same seed without talking: from the job's id.

@@ -141,7 +141,7 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"ranks":4,"ranks_per_node":0,"net":"auto","backend":"auto","device":"auto","local":false,"progress":"auto","bind":true,"iters":0,"warmup":-1,` +
-		`"seed":5,"timeout":"30s","lsa":"on","tokens":64,"hidden":7168,"topk":8,"experts":32,"dtype":"bf16","routing":"r.txt"}`
+		`"seed":5,"timeout":"30s","lsa":"on","tokens":64,"hidden":7168,"topk":8,"experts":32,"dtype":"bf16","wire":"expert","routing":"r.txt"}`
 	if string(b) != want {
 		t.Errorf("got  %s\nwant %s", b, want)
 	}

@@ -357,7 +357,7 @@ func TestExitStatus(t *testing.T) {
 		{"bench pingpong --nodes 2 --local --rendezvous a:7 --token-file x", 2, "exclude each other"},
 		{"bench pingpong --nodes 2 --rendezvous a:7 --token-file " + dir + "/none", 2, "no such file"},
 		{"bench ll --topk 40", 2, "only 32 experts"},
-		{"bench ll --dtype fp8", 3, "not built yet"},
+		{"bench ll --wire token", 2, "expert, rank"},
 		{"bench ll --dtype f64", 2, "bf16, fp8"},
 		{"bench ht", 3, "not built yet"},
 		{"bench fused -n 1", 2, "at least 2 ranks"},

@@ -2,14 +2,22 @@
 
 package ref
 
+import "github.com/doorbell-net/doorbell/moe"
+
 // HeaderBytes is the size of the header that a dispatch message carries in front of its payload.
 const HeaderBytes = 16
 
-// PayloadBytes returns the bytes of one BF16 token: 2*hidden.
+// PayloadBytes returns the bytes of one BF16 token, as an answer has it: 2*hidden.
 func PayloadBytes(hidden int) int64 { return 2 * int64(hidden) }
 
-// MessageBytes returns the bytes of one BF16 dispatch message: payload and header.
-func MessageBytes(hidden int) int64 { return PayloadBytes(hidden) + HeaderBytes }
+// MessageBytes returns the bytes of one dispatch message as the published figures count them: elements, scales of 4 bytes,
+// header. What is truly sent, with the token's selections, is moe.Options.MessageBytes.
+func MessageBytes(f moe.Format, hidden int) int64 {
+	if f == moe.BF16 {
+		return PayloadBytes(hidden) + HeaderBytes
+	}
+	return int64(hidden) + 4*int64((hidden+group-1)/group) + HeaderBytes
+}
 
 // Account is what one rank does in one LL dispatch and one LL combine. Logical bytes count every selection of this rank
 // as a source, its own experts included, and neither signals nor counts: the definition of DeepEP's low-latency test.
@@ -40,7 +48,7 @@ func AccountOf(p *Problem, r int) Account {
 			}
 		}
 	}
-	a.DispatchMessageBytes = a.Valid * MessageBytes(p.Hidden)
+	a.DispatchMessageBytes = a.Valid * MessageBytes(moe.BF16, p.Hidden)
 	a.DispatchPayloadBytes = a.Valid * PayloadBytes(p.Hidden)
 	a.CombineBytes = a.Valid * PayloadBytes(p.Hidden)
 	a.DispatchPuts = a.Valid

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/doorbell-net/doorbell/internal/num"
+	"github.com/doorbell-net/doorbell/moe"
 )
 
 // Every expert has exactly one owner, ranges are contiguous, and no rank owns two more than another.
@@ -220,8 +221,8 @@ func TestAccountGolden(t *testing.T) {
 			t.Errorf("rank %d: got %+v, want %+v", r, got, w)
 		}
 	}
-	if MessageBytes(7168) != 14352 || PayloadBytes(7168) != 14336 {
-		t.Errorf("hidden 7168: message %d and payload %d bytes, want 14352 and 14336", MessageBytes(7168), PayloadBytes(7168))
+	if MessageBytes(moe.BF16, 7168) != 14352 || PayloadBytes(7168) != 14336 {
+		t.Errorf("hidden 7168: message %d and payload %d bytes, want 14352 and 14336", MessageBytes(moe.BF16, 7168), PayloadBytes(7168))
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/moe"
 )
 
 // Config is what a benchmark is asked to do. It is the same on all ranks.
@@ -33,6 +34,8 @@ type Config struct {
 	HostWindows bool
 
 	Tokens, Hidden, TopK, Experts int
+	Format                        moe.Format
+	PerRank                       bool
 	Routing, Record               string // files
 	Inject                        string // what goes wrong on purpose; the routing is then one that meets it
 

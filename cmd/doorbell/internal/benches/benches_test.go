@@ -15,6 +15,7 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/moe"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 )
 
@@ -145,6 +146,22 @@ func TestVirtualNodes(t *testing.T) {
 		}
 		if row := r.Rows[0]; row.Nodes != 2 || row.Net != "lsa+shm" || !row.Emulated {
 			t.Errorf("%s: row does not say what it is: %+v", name, row)
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	for f := moe.FP8; f <= moe.FP8UE8M0; f++ {
+		for _, inject := range []string{"", "bitflip"} {
+			if inject != "" && underRace {
+				continue // see TestInjectedFaultsAreNoticed
+			}
+			cfg := small(true)
+			cfg.Format, cfg.PerRank = f, f == moe.FP8
+			r, err := runAll(t, "ll", 2, doorbell.Options{Inject: inject, Timeout: 5 * time.Second}, cfg)
+			if r.Verified != (inject == "") {
+				t.Errorf("%v, inject %q: verified %v, %q, %v", f, inject, r.Verified, r.Error, err)
+			}
 		}
 	}
 }

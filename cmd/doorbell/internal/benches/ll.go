@@ -3,6 +3,7 @@
 package benches
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -64,7 +65,7 @@ func (l *ll) setUp() error {
 	r, g := b.c.Rank(), l.route
 	var err error
 	l.moe, err = moe.New(b.ctx, b.c, moe.Options{
-		MaxTokens: max(g.MaxTokens(), 1), Hidden: b.cfg.Hidden, TopK: g.TopK, Experts: g.Experts, NoLSA: !b.cfg.LSA, Copies: copies(g),
+		MaxTokens: max(g.MaxTokens(), 1), Hidden: b.cfg.Hidden, TopK: g.TopK, Experts: g.Experts, NoLSA: !b.cfg.LSA, Copies: copies(g), Format: b.cfg.Format, PerRank: b.cfg.PerRank,
 	})
 	if err != nil {
 		return err
@@ -215,7 +216,9 @@ func (l *ll) checkRows(iter uint64) {
 	locals, room := l.moe.LocalExperts(), l.got.Capacity()
 	counts := gpu.Slice(l.got.Counts(), locals)
 	infos := gpu.Slice(l.got.Infos(), locals*room)
-	rows := gpu.Slice(gpu.Cast[uint16](l.got.Rows()), locals*room*h)
+	size := l.got.RowBytes()
+	rows := gpu.Slice(l.got.Rows(), locals*room*size)
+	sent := make([]uint16, h)
 	outs := gpu.Slice(gpu.Cast[uint16](l.got.Outputs()), locals*room*h)
 	for e := range locals {
 		expert := int32(l.moe.FirstExpert() + e)
@@ -240,16 +243,26 @@ func (l *ll) checkRows(iter uint64) {
 				continue
 			}
 			seen[f] = true
-			row := rows[at : at+h]
-			if j := routing.CheckRow(row, routing.RowKey(b.cfg.Seed, iter, int(f.Rank), int(f.Token))); j >= 0 {
-				b.found("expert %d: element %d of token %d of rank %d is wrong", expert, j, f.Token, f.Rank)
+			row := rows[(e*room+i)*size:][:size]
+			routing.FillRow(sent, routing.RowKey(b.cfg.Seed, iter, int(f.Rank), int(f.Token)))
+			if want := ref.Encode(b.cfg.Format, sent); !bytes.Equal(row, want) {
+				b.found("expert %d: byte %d of token %d of rank %d is wrong", expert, differs(row, want), f.Token, f.Rank)
 			}
-			for j, v := range row {
+			for j, v := range ref.Decode(b.cfg.Format, row, h) {
 				outs[at+j] = ref.ExpertFn(int(expert), j, v)
 			}
-			l.rowBytes += int64(2 * h)
+			l.rowBytes += int64(size)
 		}
 	}
+}
+
+// differs is where two rows of one size first do.
+func differs(a, b []byte) int {
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	return i
 }
 
 // checkSums compares the combined tokens, bit by bit, with a sum that this rank computes for itself.
@@ -258,6 +271,7 @@ func (l *ll) checkSums(iter uint64) {
 	want, x := make([]uint16, h), make([]uint16, h)
 	for t := range g.Tokens(r) {
 		routing.FillRow(x, routing.RowKey(b.cfg.Seed, iter, r, t))
+		x = ref.Decode(b.cfg.Format, ref.Encode(b.cfg.Format, x), h)
 		ref.Token(want, x, g.Idx[r][t*g.TopK:(t+1)*g.TopK], g.Weights[r][t*g.TopK:(t+1)*g.TopK], ref.ExpertFn)
 		if err := ref.DiffBits(want, l.y[t*h:(t+1)*h]); err != nil {
 			b.found("combined token %d: %v", t, err)
@@ -276,31 +290,51 @@ func (l *ll) signals() error {
 	if err != nil {
 		return err
 	}
-	sent := make([][]uint64, g.Ranks) // by source and expert
-	for src := range sent {
-		sent[src] = make([]uint64, g.Experts)
-		for _, e := range g.Idx[src] {
-			if e >= 0 {
-				sent[src][e]++
-			}
-		}
+	boxes := l.moe.LocalExperts()
+	if b.cfg.PerRank {
+		boxes = min(boxes, 1)
 	}
-	for half := range 2 {
-		for e := range l.moe.LocalExperts() {
+	sent := make([][]uint64, g.Ranks) // by source and box of this rank
+	for src := range sent {
+		sent[src] = l.messages(src, boxes)
+	}
+	for set := range s.Ops {
+		for box := range boxes {
 			for src := range g.Ranks {
-				want := uint64(s.Ops[half][0]) * (sent[src][l.moe.FirstExpert()+e] + 1)
-				if got := s.Dispatch[half][e*g.Ranks+src]; got != want {
-					b.found("dispatch signal of expert %d, rank %d ended at %d, must be %d", l.moe.FirstExpert()+e, src, got, want)
+				want := uint64(s.Ops[set][0]) * (sent[src][box] + 1)
+				if got := s.Dispatch[set][box*g.Ranks+src]; got != want {
+					b.found("dispatch signal of box %d, rank %d ended at %d, must be %d", box, src, got, want)
 				}
 			}
 		}
-		for e, got := range s.Combine[half] {
-			if want := uint64(s.Ops[half][1]); got != want {
+		for e, got := range s.Combine[set] {
+			if want := uint64(s.Ops[set][1]); got != want {
 				b.found("combine signal of expert %d ended at %d, must be %d", e, got, want)
 			}
 		}
 	}
 	return nil
+}
+
+// messages is how many messages a rank sends to each box of this rank: one for each selection of an expert, or, where
+// there is one box, for each token that selects any of its experts.
+func (l *ll) messages(src, boxes int) []uint64 {
+	g, n := l.route, make([]uint64, boxes)
+	for t := range g.Tokens(src) {
+		here := false
+		for _, e := range g.Idx[src][t*g.TopK : (t+1)*g.TopK] {
+			local := int(e) - l.moe.FirstExpert()
+			switch {
+			case e < 0 || local < 0 || local >= l.moe.LocalExperts():
+			case !l.b.cfg.PerRank:
+				n[local]++
+			case !here:
+				n[0]++
+				here = true
+			}
+		}
+	}
+	return n
 }
 
 // rows makes the two rows of the result. Bandwidth is the logical one: each selection counts, also those that stay on
@@ -319,7 +353,7 @@ func (l *ll) rows(dispatch, combine []part) error {
 		label string
 		bytes int64
 		parts []part
-	}{{"dispatch", ref.MessageBytes(b.cfg.Hidden), dispatch}, {"combine", ref.PayloadBytes(b.cfg.Hidden), combine}} {
+	}{{"dispatch", ref.MessageBytes(b.cfg.Format, b.cfg.Hidden), dispatch}, {"combine", ref.PayloadBytes(b.cfg.Hidden), combine}} {
 		row := b.row(op.bytes, b.cfg.LSA && b.c.LSASize() == b.c.Size())
 		if b.cfg.LSA && b.c.LSASize() > 1 && b.c.LSASize() < b.c.Size() {
 			row.Net = "lsa+" + row.Net

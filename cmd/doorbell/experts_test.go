@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+)
+
+// Dispatch and combine between processes: each format, each wire, by stores, by puts, and by both.
+func TestExpertsInProcesses(t *testing.T) {
+	for _, flags := range []string{
+		"--dtype fp8 --wire expert --lsa off", "--dtype fp8-pow2 --wire rank --lsa on", "--dtype fp8-ue8m0 --wire rank --ranks-per-node 2",
+		"--dtype bf16 --wire rank --lsa off --net tcp",
+	} {
+		t.Run(flags, func(t *testing.T) {
+			args := append(strings.Fields("bench ll --json -n 4 --tokens 5 --hidden 264 --experts 10 --topk 3 --iters 3 --timeout 15s"), strings.Fields(flags)...)
+			code, out, errs := command(t, "real", args...)
+			r, err := report.Decode([]byte(out))
+			if code != 0 || err != nil || !r.Verified || len(r.Rows) != 2 || r.Rows[0].CheckedBytes == 0 {
+				t.Errorf("exit %d, verified %v, %q, %d rows, %v\n%s", code, r.Verified, r.Error, len(r.Rows), err, errs)
+			}
+		})
+	}
+}

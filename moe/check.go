@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+func (b *Buffer) result() gpu.Ptr[LLResult] { return gpu.Cast[LLResult](b.table(b.lay.result)) }
+
+// Wait waits for the stream and says whether the operations on it were right.
+func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
+	if err := st.Wait(ctx); err != nil {
+		b.broken = err
+		return err
+	}
+	if b.stream != nil && b.stream != st {
+		return fmt.Errorf("rank %d: moe: wait for a stream that this buffer's operations are not on", b.comm.Rank())
+	}
+	return b.Check()
+}
+
+// Check says whether the operations were right, when their stream is done. An Invalid input (a selection that names no
+// expert, more copies than there is room for) is reported once: what was valid was sent, and the buffer stays usable.
+// After any other failure it is not: the other ranks' state is not known.
+func (b *Buffer) Check() error {
+	b.stream = nil
+	if b.broken != nil {
+		return b.broken
+	}
+	r := *b.result().Raw()
+	if r.State == 0 {
+		return nil
+	}
+	*b.result().Raw() = LLResult{}
+	err := b.explain(&r)
+	if r.Status != gin.Invalid || r.What == FaultSend {
+		b.broken = err
+	}
+	return err
+}
+
+// Error is what went wrong in an operation.
+type Error struct {
+	Rank   int // where it was noticed
+	Peer   int
+	Status gin.Status
+	Text   string
+	Cause  error // what the device communicator knows
+}
+
+func (e *Error) Error() string {
+	s := fmt.Sprintf("rank %d: moe: %s: %v", e.Rank, e.Text, e.Status)
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap is the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+func (b *Buffer) combines() (n uint64) {
+	for _, v := range b.answers {
+		n += v
+	}
+	return n
+}
+
+func (b *Buffer) explain(r *LLResult) error {
+	e := &Error{Rank: b.comm.Rank(), Peer: int(r.Rank), Status: r.Status}
+	op := fmt.Sprintf("dispatch %d, combine %d", b.dispatches, b.combines())
+	switch r.What {
+	case FaultSend:
+		e.Text = fmt.Sprintf("send to rank %d for expert %d (%s)", r.Rank, r.A, op)
+	case FaultWait:
+		e.Text = fmt.Sprintf("wait for rank %d, expert %d (%s)", r.Rank, r.A, op)
+	case FaultSelection:
+		e.Text = fmt.Sprintf("token %d, selection %d names expert %d; 0 to %d and -1 are accepted", int(r.A)/b.opt.TopK, int(r.A)%b.opt.TopK, r.B, b.opt.Experts-1)
+	case FaultCopies:
+		e.Text = fmt.Sprintf("%d selections name expert %d; %d fit (MaxTokens * Copies)", r.A, r.B, b.lay.cap)
+	case FaultCount:
+		e.Text = fmt.Sprintf("rank %d says it sent %d rows for expert %d; %d fit (%s)", r.Rank, r.A, r.B, b.lay.cap, op)
+	case FaultHeader:
+		e.Text = fmt.Sprintf("row %d of rank %d for expert %d has a header that does not fit: the ranks are not at the same call, or bytes are wrong (%s)", r.A, r.Rank, r.B, op)
+	}
+	if r.Status != gin.Invalid {
+		e.Cause = b.dc.Cause()
+	}
+	return e
+}

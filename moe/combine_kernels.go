@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// LLReturn sends the experts' outputs back to where their tokens came from, a warp for each local expert and rank, and
+// says behind them that the expert has answered.
+//
+//gpu:kernel warps=16
+func LLReturn(t gpu.Thread, a LL) {
+	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
+	first := a.first(a.DC.Rank)
+	locals := a.first(a.DC.Rank+1) - first
+	world := gin.World(&a.DC)
+	for i := warp; i < locals*a.DC.Ranks; i += warps {
+		local, dst := i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks
+		b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
+		c := gin.Open(&a.DC, a.context(local))
+		p := a.lsa(dst)
+		s := gin.OK
+		for j := range b.Rows {
+			row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.Begin+j)
+			f := a.Infos.At(int(row)).Load()
+			if f.Token < 0 {
+				continue
+			}
+			at := a.output(row)
+			var q gin.Status
+			if p >= 0 {
+				q = c.LSAPut(gin.ByWarp(t), p, a.Recv, a.back(f.Token, f.K), a.Out.Base.Byte(at), a.row())
+			} else {
+				q = c.Put(gin.ByWarp(t), world, dst, a.Recv, a.back(f.Token, f.K), a.Out, at, a.row(), gin.None())
+			}
+			if s == gin.OK {
+				s = q
+			}
+		}
+		var q gin.Status
+		if p >= 0 {
+			q = c.LSASignal(gin.ByWarp(t), p, a.combineSignal(first+local), 1)
+		} else {
+			q = c.Signal(gin.ByWarp(t), world, dst, gin.StrongInc(a.combineSignal(first+local)))
+		}
+		if s == gin.OK {
+			s = q
+		}
+		if s != gin.OK && t.Lane() == 0 {
+			a.fault(s, FaultSend, dst, int64(first+local), 0)
+		}
+	}
+}
+
+// LLCombine waits until each expert has answered, and adds up the answers of each token with its weights, a warp each.
+// In float32, selections in order: round(w*v), then round(acc+p), at the end to BF16; nothing is fused, so that each
+// device gives the same bits.
+//
+//gpu:kernel warps=16
+func LLCombine(t gpu.Thread, a LL) {
+	for e := range a.Experts {
+		rank := a.owner(e)
+		c := gin.Open(&a.DC, a.context(e-a.first(rank)))
+		s := c.WaitSignal(gin.ByWarp(t), a.combineSignal(e), a.Want, 64, gin.FromPeer(gin.World(&a.DC), rank))
+		if s != gin.OK {
+			if t.Lane() == 0 {
+				a.waitFailed(s, rank, e)
+			}
+			return
+		}
+	}
+	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
+	for token := warp; token < a.Tokens; token += warps {
+		a.combine(t, token)
+	}
+}
+
+// combineLanes is how many pairs of elements a lane adds up at once.
+const combineLanes = 4 * (32 / gpu.WarpSize)
+
+func (a *LL) combine(t gpu.Thread, token int32) {
+	out := gpu.Cast[uint32](a.Y.Byte(uint64(token) * a.row()))
+	pairs := a.Hidden / 2
+	for at := t.Lane() * combineLanes; at < pairs; at += combineLanes * gpu.WarpSize {
+		var lo, hi [combineLanes]float32
+		n := min(pairs-at, combineLanes)
+		for k := range a.TopK {
+			if a.expert(token, k) < 0 {
+				continue
+			}
+			w := a.Weights.At(int(token)*int(a.TopK) + int(k)).Load()
+			v := gpu.Slice(gpu.Cast[uint32](a.Recv.Base.Byte(a.back(token, k))).At(int(at)), int(n))
+			addUp(&lo, &hi, v, w)
+		}
+		for j := range int32(combineLanes) {
+			if j < n {
+				out.At(int(at + j)).Store(gpu.BF16x2(lo[j], hi[j]))
+			}
+		}
+	}
+}
+
+func addUp(lo, hi *[combineLanes]float32, v []uint32, w float32) {
+	for j := range combineLanes { // a constant, so that sums stay in registers
+		if j >= len(v) {
+			break
+		}
+		lo[j] = gpu.Add(lo[j], gpu.Mul(w, gpu.BF16Lo(v[j])))
+		hi[j] = gpu.Add(hi[j], gpu.Mul(w, gpu.BF16Hi(v[j])))
+	}
+}

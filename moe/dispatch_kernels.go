@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// LLCount clears what the last dispatch left, and counts how many messages go to each box. One block.
+//
+//gpu:kernel
+func LLCount(t gpu.Thread, a LL) {
+	for i := t.Index(); i < max(a.Experts, a.DC.Ranks); i += t.Threads() {
+		a.Total.At(int(i)).Store(0)
+		a.Next.At(int(i)).Store(0)
+		a.Done.At(int(i)).Store(0)
+	}
+	for i := t.Index(); i < a.Locals; i += t.Threads() {
+		a.Counts.At(int(i)).Store(0)
+	}
+	t.SyncBlock()
+	for i := t.Index(); i < a.Tokens*a.TopK; i += t.Threads() {
+		e := a.Idx.At(int(i)).Load()
+		if e >= 0 && e < a.Experts {
+			gpu.AtomicAdd(a.Total.At(int(e)), 1, gpu.Relaxed, gpu.ScopeGPU)
+		} else if e != -1 {
+			a.fault(gin.Invalid, FaultSelection, a.DC.Rank, int64(i), int64(e))
+		}
+	}
+	t.SyncBlock()
+	for i := t.Index(); i < a.Experts; i += t.Threads() {
+		n := a.Total.At(int(i)).Load()
+		if n > uint32(a.Cap) {
+			a.fault(gin.Invalid, FaultCopies, a.DC.Rank, int64(n), int64(i))
+			n = uint32(a.Cap) // the rest is not sent; nobody waits for it
+		}
+		if a.PerRank != 0 {
+			n = 0
+		}
+		a.Total.At(int(i)).Store(n)
+	}
+	if a.PerRank == 0 {
+		return
+	}
+	t.SyncBlock()
+	for i := t.Index(); i < a.Tokens*a.TopK; i += t.Threads() {
+		if box := a.goes(i/a.TopK, i%a.TopK); box >= 0 {
+			gpu.AtomicAdd(a.Total.At(int(box)), 1, gpu.Relaxed, gpu.ScopeGPU)
+		}
+	}
+}
+
+// LLSend sends each token to its experts, a warp each, and to each box its count behind the last message.
+//
+//gpu:kernel warps=16
+func LLSend(t gpu.Thread, a LL) {
+	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
+	for box := warp; box < a.farBoxes(); box += warps {
+		rank, _ := a.place(box)
+		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) {
+			a.sendCount(t, box, 0) // none is told too
+		}
+	}
+	for token := warp; token < a.Tokens; token += warps {
+		at := (uint64(a.Set)*uint64(a.MaxTokens) + uint64(token)) * a.msg()
+		msg := a.Stage.Base.Byte(at)
+		if t.Lane() == 0 {
+			gpu.Cast[Header](msg).Store(Header{Token: uint32(token), Op: a.Op})
+			for k := range a.TopK {
+				gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Store(uint16(a.expert(token, k)))
+			}
+		}
+		if x := a.X.Byte(uint64(token) * a.row()); a.Format == int32(BF16) {
+			gpu.CopyWarp(t, msg.Byte(uint64(a.Head)), x, a.row())
+		} else {
+			a.quantise(t, msg.Byte(uint64(a.Head)), x)
+		}
+		t.SyncWarp()
+		for k := range a.TopK {
+			if box := a.goes(token, k); box >= 0 {
+				a.sendMessage(t, box, a.take(t, box, token*a.TopK+k), msg, at)
+			}
+		}
+	}
+}
+
+// take is the slot that the message of selection i gets in its box: the next one, or, if their order matters, as many as
+// earlier selections put there.
+func (a *LL) take(t gpu.Thread, box, i int32) uint32 {
+	n := uint32(0)
+	if a.Deterministic != 0 {
+		for j := t.Lane(); j < i; j += gpu.WarpSize {
+			if a.goes(j/a.TopK, j%a.TopK) == box {
+				n++
+			}
+		}
+		for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
+			n += gpu.ShflXor(t, n, mask)
+		}
+		return n
+	}
+	if t.Lane() == 0 {
+		n = gpu.AtomicAdd(a.Next.At(int(box)), 1, gpu.Relaxed, gpu.ScopeGPU)
+	}
+	return gpu.ShflIdx(t, n, 0)
+}
+
+func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, msg gpu.Ptr[byte], at uint64) {
+	if n >= uint32(a.BoxCap) {
+		return
+	}
+	rank, local := a.place(box)
+	c := gin.Open(&a.DC, a.context(local))
+	to := a.slot(local, a.DC.Rank, int32(n))
+	var s gin.Status
+	if p := a.lsa(rank); p >= 0 {
+		s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, msg, a.msg())
+	} else {
+		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Recv, to, a.Stage, at, a.msg(), gin.None())
+	}
+	if s != gin.OK && t.Lane() == 0 {
+		a.fault(s, FaultSend, rank, int64(a.first(rank)+local), 0)
+	}
+	// Whoever finds all messages on their way sends the count behind them.
+	last := uint32(0)
+	if t.Lane() == 0 {
+		total := a.Total.At(int(box)).Load()
+		if gpu.AtomicAdd(a.Done.At(int(box)), 1, gpu.AcqRel, gpu.ScopeGPU)+1 == total {
+			last = total
+		}
+	}
+	if last = gpu.ShflIdx(t, last, 0); last != 0 {
+		a.sendCount(t, box, last)
+	}
+}
+
+// sendCount tells a box's rank that n messages came. It adds n+1: no messages are told from nothing told.
+func (a *LL) sendCount(t gpu.Thread, box int32, n uint32) {
+	rank, local := a.place(box)
+	c := gin.Open(&a.DC, a.context(local))
+	id := a.dispatchSignal(local, a.DC.Rank)
+	var s gin.Status
+	if p := a.lsa(rank); p >= 0 {
+		s = c.LSASignal(gin.ByWarp(t), p, id, uint64(n)+1)
+	} else {
+		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongAdd(id, uint64(n)+1))
+	}
+	if s != gin.OK && t.Lane() == 0 {
+		a.fault(s, FaultSend, rank, int64(a.first(rank)+local), 0)
+	}
+}

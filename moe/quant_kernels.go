@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"math"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/num"
+)
+
+const (
+	groupSize  = 128 // elements that share a scale
+	groupFours = groupSize / 4
+	leastTop   = 1e-4 // of a group's largest magnitude, so that one of zeros has a scale
+	e4m3Max    = 448  // of e4m3
+)
+
+// quantise writes a row of BF16 as e4m3 and its scales, 4 elements a lane at a time. All lanes of a warp call it.
+func (a *LL) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
+	x, q := gpu.Cast[gpu.U32x2](from), gpu.Cast[uint32](row)
+	fours, space := a.Hidden/4, a.Values/4
+	groups := (a.Hidden + groupSize - 1) / groupSize
+	for g := range groups {
+		first, end := g*groupFours+t.Lane(), (g+1)*groupFours
+		top := uint32(0)
+		for i := first; i < min(end, fours); i += gpu.WarpSize {
+			top = topOf(top, x.At(int(i)).Load())
+		}
+		for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
+			top = max(top, gpu.ShflXor(t, top, mask))
+		}
+		by := a.storeScale(t, row.Byte(uint64(a.Values)), g, max(math.Float32frombits(top<<16), leastTop))
+		for i := first; i < min(end, fours); i += gpu.WarpSize {
+			q.At(int(i)).Store(e4m3x4(x.At(int(i)).Load(), by))
+		}
+	}
+	for i := fours + t.Lane(); i < space; i += gpu.WarpSize {
+		q.At(int(i)).Store(0)
+	}
+	used := 4 * groups
+	if a.Format == int32(FP8UE8M0) {
+		used = groups
+	}
+	for i := a.Values + used + t.Lane(); i < a.Payload; i += gpu.WarpSize {
+		row.Byte(uint64(i)).Store(0)
+	}
+}
+
+// topOf is the larger of top and the magnitudes of four BF16, in their bits: what orders them is what orders integers.
+// Infinities and NaN do not count.
+func topOf(top uint32, x gpu.U32x2) uint32 {
+	for _, w := range x {
+		for _, m := range [2]uint32{w & 0x7fff, w >> 16 & 0x7fff} {
+			if m < 0x7f80 {
+				top = max(top, m)
+			}
+		}
+	}
+	return top
+}
+
+// storeScale writes the scale of a group whose largest magnitude is top, and returns what its elements are multiplied by.
+func (a *LL) storeScale(t gpu.Thread, scales gpu.Ptr[byte], g int32, top float32) float32 {
+	scale, by := float32(top/e4m3Max), float32(e4m3Max/top)
+	e := uint32(0)
+	if a.Format != int32(FP8) {
+		bits := math.Float32bits(scale)
+		e = bits >> 23
+		if bits&(1<<23-1) != 0 {
+			e++
+		}
+		scale, by = math.Float32frombits(e<<23), math.Float32frombits((254-e)<<23)
+	}
+	if t.Lane() == 0 {
+		if a.Format == int32(FP8UE8M0) {
+			scales.Byte(uint64(g)).Store(byte(e))
+		} else {
+			gpu.Cast[float32](scales).At(int(g)).Store(scale)
+		}
+	}
+	return by
+}
+
+// e4m3x4 is four BF16 multiplied and rounded, the first in the low byte.
+func e4m3x4(x gpu.U32x2, by float32) uint32 {
+	return e4m3(gpu.BF16Lo(x[0]), by) | e4m3(gpu.BF16Hi(x[0]), by)<<8 | e4m3(gpu.BF16Lo(x[1]), by)<<16 | e4m3(gpu.BF16Hi(x[1]), by)<<24
+}
+
+func e4m3(v, by float32) uint32 { return uint32(num.F32ToE4M3Sat(gpu.Mul(v, by))) }

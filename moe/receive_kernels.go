@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// LLReceive waits for what each rank sent to each local expert, a warp each, and packs the rows of an expert together.
+//
+//gpu:kernel warps=16
+func LLReceive(t gpu.Thread, a LL) {
+	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
+	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
+	if a.Deterministic != 0 {
+		for local := warp; local < locals; local += warps {
+			for src := range a.DC.Ranks {
+				a.receive(t, local, src) // one warp alone: the blocks are in this order
+			}
+		}
+		return
+	}
+	for i := warp; i < locals*a.DC.Ranks; i += warps {
+		// Nearest ranks first, and not all wait for rank 0.
+		a.receive(t, i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks)
+	}
+}
+
+// receive packs what a rank sent to a local expert behind what is there of the expert's.
+func (a *LL) receive(t gpu.Thread, local, src int32) {
+	e := a.first(a.DC.Rank) + local
+	box := local
+	if a.PerRank != 0 {
+		box = 0
+	}
+	messages := a.awaitCount(t, box, src, e)
+	rows := messages
+	if a.PerRank != 0 {
+		rows = a.rowsOf(t, src, e, messages)
+	}
+	begin := uint32(0)
+	if t.Lane() == 0 {
+		begin = gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
+		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
+	}
+	begin = gpu.ShflIdx(t, begin, 0)
+	row := int(local*a.DC.Ranks)*int(a.Cap) + int(begin)
+	end := row + int(rows)
+	for j := range messages {
+		msg := a.Recv.Base.Byte(a.slot(box, src, int32(j)))
+		times := int32(1)
+		if a.PerRank != 0 {
+			times = a.names(msg, e)
+		}
+		for i := int32(0); i < times && row < end; i++ {
+			if t.Lane() == 0 {
+				a.Infos.At(row).Store(a.info(local, src, int32(j), i, e, msg))
+			}
+			gpu.CopyWarp(t, a.Rows.Byte(uint64(row)*a.payload()), msg.Byte(uint64(a.Head)), a.payload())
+			row++
+		}
+	}
+	t.SyncWarp()
+}
+
+// rowsOf is how many rows an expert gets of a rank's messages to all experts here.
+func (a *LL) rowsOf(t gpu.Thread, src, e int32, messages uint32) uint32 {
+	n := uint32(0)
+	for j := t.Lane(); j < int32(messages); j += gpu.WarpSize {
+		n += uint32(a.names(a.Recv.Base.Byte(a.slot(0, src, j)), e))
+	}
+	for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
+		n += gpu.ShflXor(t, n, mask)
+	}
+	return min(n, uint32(a.Cap))
+}
+
+// awaitCount is how many messages a rank sent to a box, on behalf of expert e. Of those who wait for one box, the first
+// expert's warp notes what its signal came to.
+func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
+	c := gin.Open(&a.DC, a.context(box))
+	id := a.dispatchSignal(box, src)
+	from := a.Base.At(int(id)).Load()
+	a.cutShort(&c)
+	s := c.WaitSignal(gin.ByWarp(t), id, from+1, 64, gin.FromPeer(gin.World(&a.DC), src))
+	n := uint64(0)
+	if t.Lane() == 0 {
+		if s != gin.OK {
+			a.waitFailed(s, src, e)
+		} else {
+			now := c.ReadSignal(id)
+			n = now - from - 1
+			if e == a.first(a.DC.Rank)+box {
+				a.Ended.At(int(id)).Store(now)
+			}
+			if n > uint64(a.BoxCap) {
+				a.fault(gin.RemoteError, FaultCount, src, int64(n), int64(e))
+				n = 0
+			}
+		}
+	}
+	n = gpu.ShflIdx(t, n, 0)
+	t.SyncWarp()
+	return uint32(n)
+}
+
+// info reads the header of message j: which selection of which token it is. A token that names the expert twice sent it
+// twice, and the messages serve its selections in their order; of a message to the rank, skip selections are served.
+func (a *LL) info(local, src, j, skip, e int32, msg gpu.Ptr[byte]) RowInfo {
+	h := gpu.Cast[Header](msg).Load()
+	if a.PerRank == 0 && a.names(msg, e) > 1 {
+		for i := range j {
+			if gpu.Cast[Header](a.Recv.Base.Byte(a.slot(local, src, i))).Load().Token == h.Token {
+				skip++
+			}
+		}
+	}
+	k := int32(0)
+	for k < a.TopK {
+		if a.selection(msg, k) == uint16(e) {
+			if skip == 0 {
+				break
+			}
+			skip--
+		}
+		k++
+	}
+	if k == a.TopK || h.Token >= uint32(a.MaxTokens) || h.Op != a.Op {
+		a.fault(gin.RemoteError, FaultHeader, src, int64(j), int64(e))
+		return RowInfo{src, -1, -1, e}
+	}
+	return RowInfo{src, int32(h.Token), k, e}
+}
+
+func (a *LL) selection(msg gpu.Ptr[byte], k int32) uint16 {
+	return gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Load()
+}
+
+func (a *LL) names(msg gpu.Ptr[byte], e int32) (n int32) {
+	for k := range a.TopK {
+		if a.selection(msg, k) == uint16(e) {
+			n++
+		}
+	}
+	return n
+}

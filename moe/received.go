@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import "github.com/doorbell-net/doorbell/gpu"
+
+// Tokens is what a rank dispatches, in memory of its device.
+type Tokens struct {
+	N       int              // tokens, 0 to MaxTokens
+	X       gpu.Ptr[byte]    // [N][Hidden] BF16, a multiple of 16; read by StartDispatch's kernels
+	Experts gpu.Ptr[int32]   // [N][TopK] experts of the world, -1 for none; read until the combine has finished
+	Weights gpu.Ptr[float32] // [N][TopK]; read by FinishCombine's kernel
+}
+
+// Received is what a dispatch brought to this rank, when it has finished. It is valid until its combine has finished, or
+// Outstanding further dispatches have been started.
+type Received struct {
+	b      *Buffer
+	tokens Tokens
+	op     uint64 // number of the dispatch
+	state  state
+	y      gpu.Ptr[byte] // of the combine
+}
+
+// state is what has been asked for of a dispatch and its combine.
+type state int
+
+const (
+	sent      state = iota // dispatch started
+	received               // dispatch finished
+	answering              // combine started
+	done                   // combine finished
+)
+
+var stateNames = [...]string{"its dispatch is not finished", "its dispatch is finished, its combine not started", "its combine is started, not finished", "its combine is finished"}
+
+func (r *Received) turn() int { return int(r.op % uint64(r.b.lay.turns)) }
+func (r *Received) set() int  { return int(r.op % uint64(r.b.lay.sets)) }
+
+// Capacity is how many rows of a local expert there is room for.
+func (r *Received) Capacity() int { return r.b.comm.Size() * r.b.lay.cap }
+
+// Rows is [LocalExperts][Capacity] rows of RowBytes: an expert's rows stand together at the start of its part, those of
+// one source together, in an order that is Deterministic if that was asked for. Rows at and after the expert's count have no meaning.
+func (r *Received) Rows() gpu.Ptr[byte] { return r.b.own.Ptr().Byte(uint64(r.turn() * r.b.lay.rows)) }
+
+// RowBytes is from one row to the next, a multiple of 16: Format.RowBytes.
+func (r *Received) RowBytes() int { return r.b.lay.payload }
+
+// Scales is where the scales of the first row are; those of the next are RowBytes further. BF16 has none.
+func (r *Received) Scales() gpu.Ptr[byte] {
+	return r.Rows().Byte(uint64(r.b.opt.Format.ValueBytes(r.b.opt.Hidden)))
+}
+
+// Infos is [LocalExperts][Capacity]: whose each row is.
+func (r *Received) Infos() gpu.Ptr[RowInfo] {
+	l := &r.b.lay
+	return gpu.Cast[RowInfo](r.b.own.Ptr().Byte(uint64(l.turns*l.rows + r.turn()*l.infos)))
+}
+
+// Counts is [LocalExperts]: the number of rows of each.
+func (r *Received) Counts() gpu.Ptr[uint32] {
+	return gpu.Cast[uint32](r.b.table(r.b.lay.counts)).At(r.turn() * r.b.lay.locals)
+}
+
+// Outputs is [LocalExperts][Capacity][Hidden] BF16: where the experts write what they make of Rows, each row at its
+// place, before Combine. It is what the answers are sent from: nothing is copied before.
+func (r *Received) Outputs() gpu.Ptr[byte] {
+	return r.b.out.Device().Base.Byte(uint64(r.turn() * r.b.lay.outs))
+}
