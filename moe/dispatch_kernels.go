@@ -116,6 +116,7 @@ func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, msg gpu.Ptr[byte], a
 	var s gin.Status
 	if p := a.lsa(rank); p >= 0 {
 		s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, msg, a.msg())
+		t.SyncWarp() // lane 0 releases, to who sends the count, what each lane has stored
 	} else {
 		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Recv, to, a.Stage, at, a.msg(), gin.None())
 	}
