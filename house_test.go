@@ -69,6 +69,7 @@ var floors = []house.Floor{
 		{Path: "internal/abi"},
 		{Path: "internal/abi/abigen"},
 		{Path: "gpu"},
+		{Path: "internal/lockstep"},
 		{Path: "internal/num"},
 		{Path: "internal/env"},
 		{Path: "internal/sys"},
@@ -90,7 +91,7 @@ var device = []house.DeviceRule{
 	{
 		Name:    "gpu",
 		Match:   func(p string) bool { return strings.HasPrefix(p, "gpu/") },
-		Allowed: []string{"math", "math/bits", "runtime", "slices", "sync", "sync/atomic", "time", "unsafe", "./internal/num", "./internal/sys"},
+		Allowed: []string{"math", "math/bits", "runtime", "slices", "sync", "sync/atomic", "time", "unsafe", "./internal/lockstep", "./internal/num", "./internal/sys"},
 	},
 	{
 		Name:    "gin",

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !lockstep
+
+// Kernels here are written for warps of one lane.
+
 package gpu_test
 
 import (

@@ -10,24 +10,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// nowhere is an Env for blocks whose threads do not wait.
-type nowhere struct{}
-
-func (nowhere) Clock() uint64           { return 0 }
-func (nowhere) Idle(int32, uint64) bool { return false }
-func (nowhere) Wake(*uint32)            {}
-
-// block runs f by each warp of a block.
-func block(warps int32, f func(t Thread)) {
-	b := &SoftBlock{Env: nowhere{}}
-	b.Reset(2, 5, warps)
-	var wg sync.WaitGroup
-	for w := range warps {
-		wg.Go(func() { f(b.Thread(w)) })
-	}
-	wg.Wait()
-}
-
 // TestRelease hands plain data over by release and acquire; under -race the detector agrees.
 func TestRelease(t *testing.T) {
 	var data [64]uint64
@@ -91,65 +73,6 @@ func TestPtr(t *testing.T) {
 	}
 	if s := Slice(PtrTo(&words[0]), 2); len(s) != 2 || &s[1] != &words[1] {
 		t.Error("the slice is elsewhere")
-	}
-}
-
-// TestVotes: a warp of one lane votes with itself.
-func TestVotes(t *testing.T) {
-	block(3, func(th Thread) {
-		if Ballot(th, true) != 1 || Ballot(th, false) != 0 || !Any(th, true) || Any(th, false) || !All(th, true) || All(th, false) {
-			t.Error("votes of one lane")
-		}
-		if th.Block() != 2 || th.Blocks() != 5 || th.Warps() != 3 || th.Threads() != 3*WarpSize || th.Index() != th.Warp()*WarpSize {
-			t.Error("a thread's place")
-		}
-	})
-}
-
-// TestBlockEnds has a block end while some of its threads wait at the barrier: they leave with Ended, also those that
-// come later; the block is of use for the next launch.
-func TestBlockEnds(t *testing.T) {
-	b := &SoftBlock{Env: nowhere{}}
-	for range 50 {
-		b.Reset(0, 1, 4)
-		left := make([]any, 4)
-		var wg sync.WaitGroup
-		for w := range int32(4) {
-			wg.Go(func() {
-				defer func() { left[w] = recover() }()
-				if w == 3 {
-					runtime.Gosched()
-					b.End()
-					return
-				}
-				if w == 2 {
-					b.Thread(w).SyncWarps(7, 2)
-				}
-				b.Thread(w).SyncBlock()
-			})
-		}
-		wg.Wait()
-		for w, v := range left[:3] {
-			if v != any(Ended) {
-				t.Fatalf("warp %d left with %v", w, v)
-			}
-		}
-		b.Reset(0, 1, 2) // fewer warps than before
-		n := 0
-		for w := range int32(2) {
-			wg.Go(func() {
-				for i := range 100 {
-					if int32(i%2) == w {
-						n++
-					}
-					b.Thread(w).SyncBlock()
-				}
-			})
-		}
-		wg.Wait()
-		if n != 100 {
-			t.Fatalf("%d of 100 turns", n)
-		}
 	}
 }
 

@@ -4,7 +4,8 @@
 // barriers, shuffles and copies, also those of the copy unit with the barriers in shared memory that they arrive at.
 //
 // Each function here has a body that runs on the CPU, where a warp is one goroutine ([WarpSize] is 1), and is an
-// instruction to the compiler that turns the same source into PTX, where a warp has 32 lanes.
+// instruction to the compiler that turns the same source into PTX, where a warp has 32 lanes. Built with -tags lockstep a
+// warp has 32 lanes on the CPU too, and is held to what a GPU asks of it.
 //
 // A kernel is a function with a [Thread] and one struct of arguments. Kernels use fixed-size values, arrays, structs,
 // slices, methods and generics. They allocate nothing and use no interface, map, channel, string or defer.

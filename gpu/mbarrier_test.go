@@ -31,8 +31,8 @@ func await(t *testing.T, th gpu.Thread, b *gpu.Mbarrier, parity uint32) bool {
 	return true
 }
 
-// TestPipeline has one warp copy tiles in, others add them up, and one copy the sums out: two tiles in turn, each of which
-// is taken again when all have read it. Under -race the detector agrees that nobody reads too early or writes too early.
+// TestPipeline has one thread copy tiles in, the lanes of other warps compare them, and one of those copy a row out: two tiles
+// in turn, each of which is taken again when all lanes have read it. Under -race the detector agrees that nobody reads too early or writes too early.
 func TestPipeline(t *testing.T) {
 	const rounds, readers = 200, 3
 	var in [rounds][4][4]uint32
@@ -50,13 +50,16 @@ func TestPipeline(t *testing.T) {
 	}
 	warps(1+readers, func(th gpu.Thread) {
 		s := shared.Of(th)
-		if th.Warp() == 0 {
+		if th.Index() == 0 {
 			for i := range 2 {
 				s.full[i].Init(th, 1)
-				s.empty[i].Init(th, readers)
+				s.empty[i].Init(th, readers*gpu.WarpSize)
 			}
 		}
 		th.SyncBlock()
+		if th.Warp() == 0 && th.Lane() > 0 {
+			return
+		}
 		for i := range rounds {
 			at, parity := i%2, uint32(i/2%2)
 			b, data := &s.full[at], gpu.Cast[byte](gpu.PtrTo(&s.data[at]))
@@ -75,7 +78,7 @@ func TestPipeline(t *testing.T) {
 			if s.data[at] != in[i] {
 				t.Errorf("round %d: warp %d read %v", i, th.Warp(), s.data[at])
 			}
-			if th.Warp() == 1 {
+			if th.Index() == gpu.WarpSize {
 				gpu.FenceBulk()
 				gpu.CopyBulkOut(th, gpu.PtrOf(outAt).Byte(uint64(16*i)), data.Byte(16), 16)
 				gpu.CommitBulk()
@@ -104,7 +107,7 @@ func aligned(n int) []byte {
 // TestPhases compares an Mbarrier with counts: a phase is complete when all have arrived and all bytes have come, in
 // whatever order, and the next begins.
 func TestPhases(t *testing.T) {
-	warps(1, func(th gpu.Thread) {
+	thread(func(th gpu.Thread) {
 		rapid.Check(t, func(r *rapid.T) {
 			full := rapid.Uint32Range(1, 5).Draw(r, "arrivals")
 			var b gpu.Mbarrier
@@ -142,7 +145,7 @@ func TestPhases(t *testing.T) {
 // TestEarlyBytes: bytes may come before they are announced.
 func TestEarlyBytes(t *testing.T) {
 	mem := aligned(64)
-	warps(1, func(th gpu.Thread) {
+	thread(func(th gpu.Thread) {
 		var b gpu.Mbarrier
 		b.Init(th, 2)
 		gpu.CopyBulkIn(th, gpu.PtrOf(mem), gpu.PtrOf(mem).Byte(32), 32, &b)
@@ -161,7 +164,7 @@ func TestEarlyBytes(t *testing.T) {
 func TestBulkRefused(t *testing.T) {
 	mem := aligned(64)
 	p := gpu.PtrOf(mem)
-	warps(1, func(th gpu.Thread) {
+	thread(func(th gpu.Thread) {
 		for want, f := range map[string]func(b *gpu.Mbarrier){
 			"accepted are 1 to 1048575 arrivals": func(b *gpu.Mbarrier) { b.Init(th, 0) },
 			"1 to 1048575 arrivals":              func(b *gpu.Mbarrier) { b.Init(th, 1<<20) },

@@ -3,7 +3,9 @@
 package gpu_test
 
 import (
+	"bytes"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/doorbell-net/doorbell/gpu"
@@ -14,18 +16,20 @@ import (
 func TestSyncWarps(t *testing.T) {
 	const rounds = 200
 	var data [6]int
+	var wrong sync.Once
 	warps(6, func(th gpu.Thread) {
 		group, size, first, n := int32(1), int32(2), int32(0), rounds
 		if th.Warp() >= 2 {
 			group, size, first, n = 15, 4, 2, 3*rounds
 		}
 		for i := range n {
-			data[th.Warp()] = i
+			if th.Lane() == int32(i%gpu.WarpSize) {
+				data[th.Warp()] = i
+			}
 			th.SyncWarps(group, size)
 			for w := first; w < first+size; w++ {
 				if data[w] != i {
-					t.Errorf("warp %d in round %d: warp %d wrote %d", th.Warp(), i, w, data[w])
-					return
+					wrong.Do(func() { t.Errorf("warp %d in round %d: warp %d wrote %d", th.Warp(), i, w, data[w]) })
 				}
 			}
 			th.SyncWarps(group, size)
@@ -53,16 +57,34 @@ func TestSyncWarpsRefused(t *testing.T) {
 	})
 }
 
-// TestOneLane: a warp of one lane matches itself and is the one elected.
-func TestOneLane(t *testing.T) {
-	v := [2]gpu.U32x4{{1, 2, 3, 4}}
+// TestMatchAndElect: a lane matches those that gave the same value, in all its bits, and one lane is elected; a warp of one
+// lane matches itself and is the one.
+func TestMatchAndElect(t *testing.T) {
 	warps(2, func(th gpu.Thread) {
-		if gpu.Match(th, th.Warp()) != 1 || !gpu.Elect(th) {
-			t.Error("one lane does not match itself, or is not elected")
+		for n := int32(1); n <= 40; n++ {
+			v, want := th.Lane()%n-1, uint32(0)
+			for lane := range int32(gpu.WarpSize) {
+				if lane%n-1 == v {
+					want |= 1 << lane
+				}
+			}
+			if got, wide := gpu.Match(th, v), gpu.Match(th, int64(v)<<40); got != want || wide != want {
+				t.Errorf("lane %d matches %#x, and %#x by high bits (want %#x)", th.Lane(), got, wide, want)
+			}
+			if gpu.Ballot(th, gpu.Elect(th)) != 1 {
+				t.Error("the first lane is not the one elected")
+			}
 		}
 	})
-	gpu.StoreOnce(gpu.PtrTo(&v[1]), gpu.LoadOnce(gpu.PtrTo(&v[0])))
-	if v[1] != v[0] {
-		t.Errorf("%v was copied as %v", v[0], v[1])
+}
+
+// TestOnce copies 16 bytes with the hints that they are not read again.
+func TestOnce(t *testing.T) {
+	b := aligned(32)
+	b[0], b[15] = 1, 2
+	p := gpu.Cast[gpu.U32x4](gpu.PtrOf(b))
+	gpu.StoreOnce(p.At(1), gpu.LoadOnce(p))
+	if !bytes.Equal(b[:16], b[16:]) {
+		t.Errorf("%v was copied as %v", b[:16], b[16:])
 	}
 }

@@ -27,10 +27,20 @@ func (p Ptr[T]) At(i int) Ptr[T] { return Ptr[T]{unsafe.Add(p.p, i*int(unsafe.Si
 func (p Ptr[T]) Byte(n uint64) Ptr[T] { return Ptr[T]{unsafe.Add(p.p, n)} }
 
 // Load reads a T, unordered.
-func (p Ptr[T]) Load() T { return *(*T)(p.p) }
+func (p Ptr[T]) Load() T {
+	if checked {
+		p.checkAligned()
+	}
+	return *(*T)(p.p)
+}
 
 // Store writes a T, unordered.
-func (p Ptr[T]) Store(v T) { *(*T)(p.p) = v }
+func (p Ptr[T]) Store(v T) {
+	if checked {
+		p.checkAligned()
+	}
+	*(*T)(p.p) = v
+}
 
 // Raw is the address as a Go pointer.
 func (p Ptr[T]) Raw() *T { return (*T)(p.p) }
@@ -47,8 +57,20 @@ func SizeOf[T any]() uint64 { return uint64(unsafe.Sizeof(*new(T))) }
 // Slice is the n elements at p.
 func Slice[T any](p Ptr[T], n int) []T { return unsafe.Slice((*T)(p.p), n) }
 
-func as32[T Word](p Ptr[T]) *uint32     { return (*uint32)(p.p) }
-func as64[T Word](p Ptr[T]) *uint64     { return (*uint64)(p.p) }
+func as32[T Word](p Ptr[T]) *uint32 {
+	if checked {
+		p.checkAligned()
+	}
+	return (*uint32)(p.p)
+}
+
+func as64[T Word](p Ptr[T]) *uint64 {
+	if checked {
+		p.checkAligned()
+	}
+	return (*uint64)(p.p)
+}
+
 func from32[T Word](v uint32) T         { return *(*T)(unsafe.Pointer(&v)) }
 func from64[T Word](v uint64) T         { return *(*T)(unsafe.Pointer(&v)) }
 func to32[T Word](v T) uint32           { return *(*uint32)(unsafe.Pointer(&v)) }

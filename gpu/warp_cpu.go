@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build !gpuc
+//go:build !gpuc && !lockstep
 
 package gpu
 

@@ -7,8 +7,13 @@ package gpu_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +59,37 @@ func TestDifferential(t *testing.T) {
 
 // TestSameTwice holds the comparison itself: what a kernel leaves does not depend on who ran when.
 func TestSameTwice(t *testing.T) { compare(t, "soft") }
+
+// TestSameAtAnyWidth: warps of one lane and of 32 (-tags lockstep) leave the same. The digests were written by one lane.
+func TestSameAtAnyWidth(t *testing.T) {
+	pieces := map[string][]string{} // by kernel
+	for _, ranks := range []int{2, 4} {
+		for _, lsa := range []bool{false, true} {
+			for what, left := range runJob(t, "soft", 1, ranks, lsa) {
+				kernel, _, _ := strings.Cut(what, ",")
+				pieces[kernel] = append(pieces[kernel], fmt.Sprintf("ranks=%d,lsa=%v: %s: %x\n", ranks, lsa, what, sha256.Sum256(left)))
+			}
+		}
+	}
+	got := ""
+	for _, kernel := range slices.Sorted(maps.Keys(pieces)) {
+		slices.Sort(pieces[kernel])
+		got += fmt.Sprintf("%x  %s\n", sha256.Sum256([]byte(strings.Join(pieces[kernel], ""))), kernel)
+	}
+	const golden = "testdata/left.sha256"
+	if *update && gpu.WarpSize == 1 {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != got {
+		t.Errorf("warps of %d lanes leave\n%s\nwant (rewritten by -update, without -tags lockstep)\n%s", gpu.WarpSize, got, want)
+	}
+}
 
 func compare(t *testing.T, device string) {
 	random := testenv.Random(t)

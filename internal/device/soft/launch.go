@@ -29,15 +29,15 @@ type launch struct {
 // block is a resident block. Blocks and workers are kept for later launches, so that a launch allocates nothing.
 type block struct {
 	gpu.SoftBlock
-	left atomic.Int32 // warps that have not ended
+	left atomic.Int32 // threads that have not ended
 	l    *launch
 	id   int32
 }
 
-// task is one warp of a resident block.
+// task is one thread of a resident block.
 type task struct {
-	b    *block
-	warp int32
+	b      *block
+	thread int32
 }
 
 type worker struct{ tasks chan task }
@@ -80,11 +80,11 @@ func (l *launch) run() error {
 	if !l.grid.Cooperative {
 		resident = min(resident, d.opt.Resident)
 	}
-	if l.grid.Blocks == 1 && l.grid.Warps == 1 {
+	if l.grid.Blocks == 1 && l.grid.Warps*gpu.WarpSize == 1 {
 		// Nothing to hand out: spare the switch to another goroutine.
 		b := d.takeBlock()
 		b.prepare(l, 0)
-		d.runWarp(task{b, 0})
+		d.runThread(task{b, 0})
 		d.giveBlock(b)
 		l.left.Store(0)
 	} else {
@@ -114,19 +114,19 @@ func (l *launch) startBlock(b *block) {
 		return
 	}
 	b.prepare(l, l.order.at(i))
-	for w := range int32(l.grid.Warps) {
-		l.dev.takeWorker().tasks <- task{b, w}
+	for i := range int32(l.grid.Warps * gpu.WarpSize) {
+		l.dev.takeWorker().tasks <- task{b, i}
 	}
 }
 
 func (b *block) prepare(l *launch, id int32) {
 	b.Env, b.l, b.id = l.dev, l, id
-	b.left.Store(int32(l.grid.Warps))
+	b.left.Store(int32(l.grid.Warps * gpu.WarpSize))
 	b.Reset(id, int32(l.grid.Blocks), int32(l.grid.Warps))
 }
 
-// endWarp is called by each warp when it has left the kernel.
-func (b *block) endWarp() {
+// endThread is called by each thread when it has left the kernel.
+func (b *block) endThread() {
 	if b.left.Add(-1) != 0 {
 		return
 	}
@@ -148,30 +148,31 @@ func (b *block) endWarp() {
 	}
 }
 
-func (l *launch) fail(b *block, warp int32, value any) {
+func (l *launch) fail(b *block, thread int32, value any) {
 	if value == any(gpu.Ended) {
 		return
 	}
 	l.mu.Lock()
 	if l.err == nil {
-		l.err = &device.KernelError{Kernel: l.call.Name(), Block: b.id, Warp: warp, Value: value, Stack: string(debug.Stack())}
+		l.err = &device.KernelError{Kernel: l.call.Name(), Block: b.id, Warp: thread / gpu.WarpSize, Value: value, Stack: string(debug.Stack())}
 	}
 	l.mu.Unlock()
 	b.End()
 }
 
-func (d *Device) runWarp(t task) {
+func (d *Device) runThread(t task) {
 	returned := false
 	d.warps.Add(1)
 	defer func() {
 		d.warps.Add(-1)
 		if v := recover(); v != nil {
-			t.b.l.fail(t.b, t.warp, v)
+			t.b.l.fail(t.b, t.thread, v)
 		} else if !returned {
-			t.b.l.fail(t.b, t.warp, fmt.Errorf("the thread left by runtime.Goexit"))
+			t.b.l.fail(t.b, t.thread, fmt.Errorf("the thread left by runtime.Goexit"))
 		}
+		t.b.Leave(t.thread)
 	}()
-	t.b.l.call.Run(t.b.Thread(t.warp))
+	t.b.l.call.Run(t.b.Thread(t.thread))
 	returned = true
 }
 
@@ -193,17 +194,17 @@ func (d *Device) work(w *worker) {
 	running := false
 	defer func() {
 		if running {
-			t.b.endWarp() // the kernel took this goroutine with it, by runtime.Goexit
+			t.b.endThread() // the kernel took this goroutine with it, by runtime.Goexit
 		}
 	}()
 	for t = range w.tasks {
 		running = true
-		d.runWarp(t)
+		d.runThread(t)
 		running = false
 		d.mu.Lock()
 		d.idle = append(d.idle, w)
 		d.mu.Unlock()
-		t.b.endWarp()
+		t.b.endThread()
 	}
 }
 

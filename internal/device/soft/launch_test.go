@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !lockstep
+
+// Kernels here are written for warps of one lane.
+
 package soft
 
 import (
@@ -19,16 +23,6 @@ import (
 // kernel makes a kernel's call of a function.
 func kernel(name string, f func(gpu.Thread)) gpu.Call {
 	return gpu.NewKernel(name, func(t gpu.Thread, _ struct{}) { f(t) }, "").Bind(struct{}{})
-}
-
-func newDevice(t testing.TB, o Options) *Device {
-	d := New(o)
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return d
 }
 
 func newStream(t testing.TB, d *Device) device.Stream {

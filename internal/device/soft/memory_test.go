@@ -11,6 +11,16 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device"
 )
 
+func newDevice(t testing.TB, o Options) *Device {
+	d := New(o)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
 var allocators = map[string]Allocator{"heap": Heap, "shared": Shared}
 
 // TestAlignment: memory of each size starts at a page and is zero.
