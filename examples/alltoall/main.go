@@ -25,11 +25,11 @@ type Args struct {
 //
 //gpu:kernel
 func AllToAll(t gpu.Thread, a Args) {
-	c, me, world := gin.Open(&a.DC, 0), gin.ByThread(t), gin.World(&a.DC)
+	c, us, world := gin.Open(&a.DC, 0), gin.ByWarp(t), gin.World(&a.DC)
 	for p := range world.Ranks {
-		c.Put(me, world, p, a.Win, uint64(world.Ranks+world.Rank)*chunk, a.Win, uint64(p)*chunk, chunk, gin.StrongInc(0))
+		c.Put(us, world, p, a.Win, uint64(world.Ranks+world.Rank)*chunk, a.Win, uint64(p)*chunk, chunk, gin.StrongInc(0))
 	}
-	if s := c.WaitSignal(me, 0, uint64(world.Ranks), 64, gin.FromTeam(world)); s != gin.OK {
+	if s := c.WaitSignal(us, 0, uint64(world.Ranks), 64, gin.FromTeam(world)); s != gin.OK {
 		panic("not all chunks came: " + s.String())
 	}
 }

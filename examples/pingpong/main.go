@@ -26,12 +26,12 @@ type Args struct {
 //
 //gpu:kernel
 func PingPong(t gpu.Thread, a Args) {
-	c, me, world := gin.Open(&a.DC, 0), gin.ByThread(t), gin.World(&a.DC)
+	c, us, world := gin.Open(&a.DC, 0), gin.ByWarp(t), gin.World(&a.DC)
 	message, peer := gpu.Cast[uint64](a.Win.Base), 1-world.Rank
 	for i := range uint64(2 * rounds) {
 		if i%2 == uint64(world.Rank) {
-			c.PutValue(me, world, peer, a.Win, 0, i*i+1, 8, gin.StrongInc(0))
-		} else if s := c.WaitSignal(me, 0, i/2+1, 64, gin.FromPeer(world, peer)); s != gin.OK {
+			c.PutValue(us, world, peer, a.Win, 0, i*i+1, 8, gin.StrongInc(0))
+		} else if s := c.WaitSignal(us, 0, i/2+1, 64, gin.FromPeer(world, peer)); s != gin.OK {
 			panic("no answer: " + s.String())
 		} else if message.Load() != i*i+1 {
 			panic("a message is wrong")
