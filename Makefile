@@ -3,7 +3,7 @@
 # What CI runs is in .ci/run; targets that it has call it, so that both do the same.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test vet lint race fuzz bench-smoke generate ptx ptxas gpu-bundle arm64 ci
+.PHONY: help build test vet lint lockstep race fuzz bench-smoke generate ptx ptxas gpu-bundle arm64 ci
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,8 +18,11 @@ test: ## run the tests
 vet: ## run go vet
 	.ci/run vet
 
-lint: ## gofmt, the house rules, staticcheck
-	.ci/run gofmt house staticcheck
+lint: ## gofmt, the rules of device code, the house rules, staticcheck
+	.ci/run gofmt gpuvet house staticcheck
+
+lockstep: ## run all kernels in warps of 32 lanes on the CPU (needs gcc)
+	.ci/run lockstep
 
 race: ## run the in-process tests under the race detector (needs gcc)
 	.ci/run race

@@ -161,6 +161,7 @@ func (c *Context) claim(next gpu.Ptr[uint64], ticket uint64) bool {
 		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
 		return true
 	case abi.ShareBlock:
+		//gpuvet:ok the communicator was made for one block a context
 		return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeBlock)
 	}
 	return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
@@ -173,6 +174,7 @@ func (c *Context) reserveBlindly(next gpu.Ptr[uint64], ticket uint64) uint64 {
 		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
 		return ticket
 	case abi.ShareBlock:
+		//gpuvet:ok the communicator was made for one block a context
 		return gpu.AtomicAdd(next, 1, gpu.Relaxed, gpu.ScopeBlock)
 	}
 	return gpu.AtomicAdd(next, 1, gpu.Relaxed, gpu.ScopeGPU)
