@@ -12,8 +12,9 @@ const checked = true
 
 // lanes are those of a block's warps.
 type lanes struct {
-	warps []lockstep.Warp
-	used  int32
+	warps    []lockstep.Warp
+	used     int32
+	launches uint64
 }
 
 func (l *lanes) reset(warps int32) {
@@ -21,8 +22,9 @@ func (l *lanes) reset(warps int32) {
 		l.warps = make([]lockstep.Warp, warps)
 	}
 	l.used = warps
+	l.launches++
 	for i := range l.warps[:warps] {
-		l.warps[i].Reset(uint64(i) + 1)
+		l.warps[i].Reset(l.launches<<8 | uint64(i))
 	}
 }
 

@@ -29,9 +29,10 @@ type launch struct {
 // block is a resident block. Blocks and workers are kept for later launches, so that a launch allocates nothing.
 type block struct {
 	gpu.SoftBlock
-	left atomic.Int32 // threads that have not ended
-	l    *launch
-	id   int32
+	left   atomic.Int32 // threads that have not ended
+	l      *launch
+	id     int32
+	starts uint64 // of lockstep warps: what their order is drawn from
 }
 
 // task is one thread of a resident block.
@@ -114,8 +115,14 @@ func (l *launch) startBlock(b *block) {
 		return
 	}
 	b.prepare(l, l.order.at(i))
-	for i := range int32(l.grid.Warps * gpu.WarpSize) {
-		l.dev.takeWorker().tasks <- task{b, i}
+	threads := uint64(l.grid.Warps * gpu.WarpSize)
+	o := order{0, 1, threads}
+	if gpu.WarpSize > 1 { // no order among lanes is promised
+		b.starts++
+		o = newOrder(threads, mix(b.starts))
+	}
+	for i := range int64(threads) {
+		l.dev.takeWorker().tasks <- task{b, o.at(i)}
 	}
 }
 

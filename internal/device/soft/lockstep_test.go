@@ -215,7 +215,7 @@ func TestWarpWorksTogether(t *testing.T) {
 // go on in any order; with it, none.
 func TestMissingSyncWarpShows(t *testing.T) {
 	if raceOn {
-		t.Skip("the detector says so itself: TestPlantedRace")
+		t.Skip("the detector says so itself: TestLaneRaces")
 	}
 	for _, synced := range []bool{true, false} {
 		var stale uint32
@@ -236,6 +236,31 @@ func TestMissingSyncWarpShows(t *testing.T) {
 		if err != nil || (stale == 0) != synced {
 			t.Errorf("with a SyncWarp: %v; %d loads came before the store, error %v", synced, stale, err)
 		}
+	}
+}
+
+// TestMissingSyncWarpShowsAtTheStart: the same before any meeting, in a launch or another.
+func TestMissingSyncWarpShowsAtTheStart(t *testing.T) {
+	if raceOn {
+		t.Skip("the detector says so itself: TestLaneRaces")
+	}
+	var cell, stale uint32
+	k := gpu.NewKernel(t.Name(), func(t gpu.Thread, round uint32) {
+		if t.Lane() == 0 {
+			cell = round
+		} else if cell != round {
+			gpu.AtomicAdd(gpu.PtrTo(&stale), 1, gpu.Relaxed, gpu.ScopeGPU)
+		}
+	}, "")
+	d := soft.New(soft.Options{})
+	s := d.NewStream()
+	for i := range uint32(200) {
+		if err := s.Launch(k.Bind(i+1), warp); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Wait(t.Context()); err != nil || stale == 0 {
+		t.Errorf("no load came before the store in 200 launches, error %v", err)
 	}
 }
 
