@@ -38,6 +38,9 @@ func TestExchange(t *testing.T) {
 				if w.Ballot(lane, lane%2 == 1) != 0xaaaaaaaa {
 					panic("a vote of another lane")
 				}
+				if w.Match(lane, uint64(lane/16)<<40|i) != 0xffff<<(lane/16*16) || w.Elect(lane) != (lane == 0) {
+					panic("a match of another lane, or not the first is elected")
+				}
 				w.Sync(lane)
 			}
 		})
