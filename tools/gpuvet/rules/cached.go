@@ -8,13 +8,16 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
+// stale are the loads that may come from a cache that is not coherent.
+var stale = map[string]bool{"LoadNC": true, "LoadOnce": true}
+
 // written is which argument of a function of the vocabulary is the address that it writes to.
 var written = map[string]int{
 	"Ptr.Store": 0, "Store": 0, "AtomicAdd": 0, "AtomicCAS": 0, "AtomicExch": 0, "AtomicMax": 0,
-	"CopyWarp": 1, "CopyBlock": 1, "CopyThread": 0,
+	"CopyWarp": 1, "CopyBlock": 1, "CopyThread": 0, "StoreOnce": 0, "CopyBulkOut": 1,
 }
 
-// cached finds gpu.LoadNC of what the kernel writes, or peers.
+// cached finds gpu.LoadNC and gpu.LoadOnce of what the kernel writes, or peers.
 func (c *checker) cached() {
 	reported := map[token.Pos]bool{}
 	report := func(pos token.Pos, format string, args ...any) {
@@ -39,7 +42,7 @@ func (c *checker) cached() {
 						if at, ok := written[name]; ok {
 							c.mark(stores, in.Call.Args[at], in.Pos())
 						}
-						if name == "LoadNC" {
+						if stale[name] {
 							loads = append(loads, in)
 						}
 					}
@@ -52,10 +55,10 @@ func (c *checker) cached() {
 					continue
 				}
 				if o.field.in(far) {
-					report(load.Pos(), "gpu.LoadNC of memory that peers or the host write (%s): it may be stale; use Load", o.field)
+					report(load.Pos(), "gpu.%s of memory that peers or the host write (%s): it may be stale; use Load", word(load), o.field)
 				} else if at, ok := stores[o.field]; ok {
 					p := c.pass.Fset.Position(at)
-					report(load.Pos(), "gpu.LoadNC of %s, which kernel %s also writes, at line %d: it may be stale; use Load", o.field, kernel.Name(), p.Line)
+					report(load.Pos(), "gpu.%s of %s, which kernel %s also writes, at line %d: it may be stale; use Load", word(load), o.field, kernel.Name(), p.Line)
 				}
 			}
 		}

@@ -3,8 +3,8 @@
 // Package rules is an analyser of device code, in the manner of go vet. It finds
 //
 //   - loops that wait by a plain load: a compiler may load once and for all, and nothing orders what comes after;
-//   - gpu.LoadNC of what the same kernel writes, or of a window, which peers write: the load may come from a cache that
-//     nobody invalidates (PTX ISA, "ld.global.nc");
+//   - gpu.LoadNC and gpu.LoadOnce of what the same kernel writes, or of a window, which peers write: the load may come from a
+//     cache that nobody invalidates (PTX ISA, "ld.global.nc");
 //   - operations whose scope is narrower than who reaches their word: one block's on memory that is not a gpu.Shared, one
 //     device's on words that peers or the host read and write;
 //   - device atomics on words of the host's memory, and host atomics on words of the device's: over PCIe neither is atomic

@@ -21,6 +21,19 @@ func Same(t gpu.Thread, a Args) {
 	a.In.Raw()[0] = gpu.LoadNC(a.Out.At(1))[0] // want `LoadNC of Args.Out, which kernel Same also writes, at line 19`
 }
 
+//gpu:kernel
+func Once(t gpu.Thread, a Args) {
+	gpu.StoreOnce(a.Out, gpu.LoadOnce(a.In))
+	t.SyncBlock()
+	a.Words.Store(gpu.LoadOnce(a.Out.At(1))[0]) // want `LoadOnce of Args.Out, which kernel Once also writes, at line 26`
+}
+
+//gpu:kernel
+func Bulk(t gpu.Thread, a Args) {
+	gpu.CopyBulkOut(t, gpu.Cast[byte](a.Out), gpu.Cast[byte](a.In), 16)
+	a.In.At(2).Store(gpu.LoadNC(a.Out.At(1))) // want `LoadNC of Args.Out, which kernel Bulk also writes`
+}
+
 // Through helpers, and as another type.
 //
 //gpu:kernel
