@@ -12,7 +12,6 @@ import (
 
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/proxy"
@@ -105,28 +104,12 @@ func (w *SignalWindow) register(ctx context.Context) error {
 
 // publish makes the window known to the device and to the proxy.
 func (w *SignalWindow) publish(ctx context.Context, offers []offer) error {
-	c, lsa0 := w.comm, w.comm.rank-w.comm.lsaRank
-	c.mu.Lock()
-	c.gen = c.gen%abi.GenMask + 1
-	gen := c.gen
-	c.mu.Unlock()
-	id, info, err := c.infos.take()
+	c := w.comm
+	id, gen, info, err := c.enter(offers, w.lsa.Ptr(), func(r int) gpu.Ptr[byte] { return w.lsaMaps[r].Ptr() })
 	if err != nil {
 		return err
 	}
-	bases := make([]gpu.Ptr[byte], c.lsaSize)
-	for i := range bases {
-		m := w.lsaMaps[lsa0+i]
-		if i == c.lsaRank {
-			m = w.lsa
-		}
-		bases[i] = m.Ptr()
-	}
-	if err := c.infos.fill(id, offers, lsa0, bases); err != nil {
-		c.infos.give(id)
-		return err
-	}
-	w.dev = gin.SignalWindow{Info: info, Net: w.net.Ptr(), LSA: w.lsa.Ptr(), Offset: w.offset.Ptr(), Size: w.dev.Size, ID: id, Gen: gen, LSA0: int32(lsa0)}
+	w.dev = gin.SignalWindow{Info: info, Net: w.net.Ptr(), LSA: w.lsa.Ptr(), Offset: w.offset.Ptr(), Size: w.dev.Size, ID: id, Gen: gen, LSA0: int32(c.rank - c.lsaRank)}
 	if err := c.owner.AddWindow(ctx, &proxy.Window{ID: id, Gen: gen, Size: int(w.dev.Size), Peers: w.imported.regions, Signals: true}); err != nil {
 		return err // withdraw gives the id back
 	}

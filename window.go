@@ -107,23 +107,8 @@ func (w *Window) register(ctx context.Context) error {
 // publish makes the window known to the device and to the proxy.
 func (w *Window) publish(ctx context.Context, offers []offer) error {
 	c := w.comm
-	c.mu.Lock()
-	c.gen = c.gen%abi.GenMask + 1
-	gen := c.gen
-	c.mu.Unlock()
-	id, info, err := c.infos.take()
+	id, gen, info, err := c.enter(offers, w.buf.Ptr(), func(r int) gpu.Ptr[byte] { return w.maps[r].Ptr().Byte(uint64(offers[r].Off)) })
 	if err != nil {
-		return err
-	}
-	bases := make([]gpu.Ptr[byte], c.lsaSize)
-	for i := range bases {
-		bases[i] = w.buf.Ptr()
-		if r := c.rank - c.lsaRank + i; r != c.rank {
-			bases[i] = w.maps[r].Ptr().Byte(uint64(offers[r].Off))
-		}
-	}
-	if err := c.infos.fill(id, offers, c.rank-c.lsaRank, bases); err != nil {
-		c.infos.give(id)
 		return err
 	}
 	w.dev = gin.Window{Info: info, Base: w.buf.Ptr(), Size: uint64(w.buf.n), ID: id, Gen: gen, LSA0: int32(c.rank - c.lsaRank)}
@@ -134,6 +119,28 @@ func (w *Window) publish(ctx context.Context, offers []offer) error {
 		return err // withdraw gives the id back
 	}
 	return c.infos.setGen(id, gen)
+}
+
+// enter fills the entry of a new window, which setGen makes valid: sizes are as offered, and LSA peers store at mine and at
+// theirs. infos.give gives its id back.
+func (c *Comm) enter(offers []offer, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
+	c.mu.Lock()
+	c.gen = c.gen%abi.GenMask + 1
+	gen = c.gen
+	c.mu.Unlock()
+	if id, info, err = c.infos.take(); err != nil {
+		return 0, 0, info, err
+	}
+	lsa0, bases := c.rank-c.lsaRank, make([]gpu.Ptr[byte], c.lsaSize)
+	for i := range bases {
+		if bases[i] = mine; i != c.lsaRank {
+			bases[i] = theirs(lsa0 + i)
+		}
+	}
+	if err = c.infos.fill(id, offers, lsa0, bases); err != nil {
+		c.infos.give(id)
+	}
+	return id, gen, info, err
 }
 
 // export tells the network of memory that peers will name.
