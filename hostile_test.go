@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +28,7 @@ var badDescs = map[string]struct {
 	"no operation":        {func(d *abi.Desc) { d.Op = 0 }, "no operation"},
 	"unknown operation":   {func(d *abi.Desc) { d.Op = 31 }, "no operation"},
 	"both signals":        {func(d *abi.Desc) { d.Flags |= abi.FlagSignalInc | abi.FlagSignalAdd }, "flags"},
-	"at address":          {func(d *abi.Desc) { d.Flags |= abi.FlagAtAddress }, "window is not registered"},
+	"at address":          {func(d *abi.Desc) { d.Flags, d.SigID = d.Flags|abi.FlagAtAddress, 77 }, "window is not registered"},
 	"address in bytes":    {func(d *abi.Desc) { d.Flags, d.SigID = d.Flags|abi.FlagAtAddress, d.SrcWin }, "signal is not there"},
 	"get with a signal":   {func(d *abi.Desc) { d.Op = abi.OpGet }, "flags"},
 	"get past the end":    {func(d *abi.Desc) { d.Op, d.Flags, d.DstOff = abi.OpGet, 0, 1 }, "out of bounds"},
@@ -61,9 +63,10 @@ func TestCorruptDescriptors(t *testing.T) {
 		random     bool
 	}
 	var list []bad
-	for name, b := range badDescs {
-		list = append(list, bad{name: name, says: b.says})
+	for _, name := range slices.Sorted(maps.Keys(badDescs)) {
+		list = append(list, bad{name: name, says: badDescs[name].says})
 	}
+	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] }) // each comes first in its turn
 	for i := range 40 {
 		b := bad{name: fmt.Sprint("random ", i), random: true}
 		for j := range b.words {
@@ -127,9 +130,12 @@ func TestCorruptDescriptors(t *testing.T) {
 		r.sync()
 		r.sync()
 	})
-	for _, b := range list {
-		if !strings.Contains(log.String(), b.says) {
-			t.Errorf("%s: no log line says %q", b.name, b.says)
+	for x, b := range list {
+		where := fmt.Sprintf("context %d,", x)
+		if !slices.ContainsFunc(strings.Split(log.String(), "\n"), func(line string) bool {
+			return strings.Contains(line, where) && strings.Contains(line, b.says)
+		}) {
+			t.Errorf("%s: no log line of %q says %q", b.name, where, b.says)
 		}
 	}
 }
