@@ -13,10 +13,16 @@ import (
 // what those point at is read anew, so that each replay may have other input. A count that grows with each replay, as that of
 // a signal, has to be kept in memory of the device: by gin's shadows, say, and never in the arguments.
 type Graph struct {
-	comm *Comm
-	dev  device.Graph
-	once sync.Once
-	err  error
+	comm  *Comm
+	dev   device.Graph // nil while it is recorded
+	hooks []replayHook
+	once  sync.Once
+	err   error
+}
+
+type replayHook struct {
+	may func(*Stream) error
+	did func(*Stream)
 }
 
 // Graph records what f launches on the stream that it gets; nothing runs. That stream takes launches only: its events and
@@ -26,19 +32,30 @@ func (c *Comm) Graph(f func(*Stream) error) (*Graph, error) {
 	if err := c.live("graph"); err != nil {
 		return nil, err
 	}
-	dev, err := c.dev.Capture(func(s device.Stream) error { return f(&Stream{comm: c, dev: s}) })
+	g := &Graph{comm: c}
+	dev, err := c.dev.Capture(func(s device.Stream) error { return f(&Stream{comm: c, dev: s, graph: g}) })
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", c.rank, err)
 	}
-	g := &Graph{comm: c, dev: dev}
+	g.dev = dev
 	c.mu.Lock()
 	c.graphs[g] = struct{}{}
 	c.mu.Unlock()
 	return g, nil
 }
 
+// Graph is the one that records what this stream is given, nil for a stream that queues it.
+func (s *Stream) Graph() *Graph { return s.graph }
+
+// AtReplay is for who keeps account on the host of what a graph's kernels do, and is called while it is recorded. may is
+// asked before each replay, with the stream that it is to be queued on: an error refuses it, and nothing is queued. did is
+// told of each that was queued.
+func (g *Graph) AtReplay(may func(*Stream) error, did func(*Stream)) {
+	g.hooks = append(g.hooks, replayHook{may, did})
+}
+
 // Replay queues all that a graph of this communicator recorded. A graph never runs beside itself: replays on several streams
-// wait for one another.
+// wait for one another. What the library keeps account of on the host (moe.Buffer) may refuse it.
 func (s *Stream) Replay(g *Graph) error {
 	if err := s.replay(g); err != nil {
 		return fmt.Errorf("rank %d: %w", s.comm.rank, err)
@@ -50,8 +67,19 @@ func (s *Stream) replay(g *Graph) error {
 	if g == nil || g.comm != s.comm {
 		return fmt.Errorf("replay: the graph is none of this communicator's")
 	}
+	if g.dev == nil {
+		return fmt.Errorf("replay: the graph is not recorded")
+	}
+	for _, h := range g.hooks {
+		if err := h.may(s); err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+	}
 	if err := s.dev.Replay(g.dev); err != nil {
 		return err
+	}
+	for _, h := range g.hooks {
+		h.did(s)
 	}
 	s.launched()
 	return nil

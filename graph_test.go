@@ -90,6 +90,56 @@ func TestGraphRefuses(t *testing.T) {
 	}
 }
 
+// TestGraphAtReplay: who asked for it is asked before each replay and told after it, and one that refuses keeps all others
+// from being told.
+func TestGraphAtReplay(t *testing.T) {
+	c := local(t, 1, doorbell.Options{})[0]
+	s, full := c.Stream(), errors.New("no more")
+	if s.Graph() != nil {
+		t.Error("a stream that queues has a graph")
+	}
+	var told, runs int
+	var early error
+	g, err := c.Graph(func(rec *doorbell.Stream) error {
+		rec.Graph().AtReplay(func(*doorbell.Stream) error { return nil }, func(on *doorbell.Stream) {
+			if told++; on != s {
+				t.Error("told of another stream")
+			}
+		})
+		rec.Graph().AtReplay(func(*doorbell.Stream) error {
+			if told == 2 {
+				return full
+			}
+			return nil
+		}, func(*doorbell.Stream) {})
+		early = s.Replay(rec.Graph())
+		return doorbell.Launch(rec, kernel("run", func(gpu.Thread) { runs++ }), one, struct{}{})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, early, "a replay while it is recorded", "rank 0", "not recorded")
+	for range 2 {
+		if err := s.Replay(g); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Replay(g); !errors.Is(err, full) {
+		t.Errorf("a replay that is refused: %v", err)
+	}
+	if err := s.Wait(t.Context()); err != nil || told != 2 || runs != 2 {
+		t.Errorf("%d runs, told of %d (want 2 of each): %v", runs, told, err)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	told = 0
+	says(t, s.Replay(g), "a graph that is closed", "is closed")
+	if told != 0 {
+		t.Error("told of a replay that was not queued")
+	}
+}
+
 // TestGraphAllocs: a replay allocates nothing.
 func TestGraphAllocs(t *testing.T) {
 	c := local(t, 1, doorbell.Options{})[0]

@@ -18,10 +18,11 @@ type Grid = device.Grid
 
 // Stream runs its launches one after another.
 type Stream struct {
-	comm *Comm
-	dev  device.Stream
-	once sync.Once
-	err  error
+	comm  *Comm
+	dev   device.Stream
+	graph *Graph // that records
+	once  sync.Once
+	err   error
 }
 
 // Event is a point in a stream.

@@ -22,14 +22,12 @@ type Buffer struct {
 	send *doorbell.Window // staging
 	out  *doorbell.Window // the experts' outputs
 	own  *doorbell.Buffer // rows, infos, tables
+	host *doorbell.Buffer // two results, in memory of the host
 	grid doorbell.Grid
 
-	stream     *doorbell.Stream // that operations may still be on
-	dispatches uint64
-	started    int         // operations not yet finished
-	turns      []*Received // of dispatch n at n % Outstanding
-	answers    []uint64    // combines of each set
-	broken     error       // why no further operation can be right
+	stream *doorbell.Stream // that operations may still be on
+	queued course           // all that was queued
+	tape   *course          // of the graph that was recorded last
 }
 
 // New makes a rank's buffer. Collective: all ranks give the same options. Memory is refused before it is taken: the
@@ -62,7 +60,7 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 		}
 	}
 	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size()), grid: doorbell.Grid{Blocks: 1, Warps: 1}}
-	b.turns, b.answers = make([]*Received, b.lay.turns), make([]uint64, b.lay.sets)
+	b.queued.turns = make([]*Received, b.lay.turns)
 	if err := c.Reserve(ctx, o.MemoryBytes(c.Size(), c.LSASize())); err != nil {
 		return nil, fmt.Errorf("rank %d: moe: %w", c.Rank(), err)
 	}
@@ -91,6 +89,9 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 		return err
 	}
 	if b.own, err = c.Alloc(l.turns*(l.rows+l.infos) + l.tables); err != nil {
+		return err
+	}
+	if b.host, err = c.AllocHost(resultBytes); err != nil {
 		return err
 	}
 	b.dc, err = c.DevComm(ctx, b.opt.needs(c.Size()))
@@ -123,9 +124,11 @@ func (b *Buffer) Close() error {
 			errs = append(errs, w.Close(), w.Buffer().Free())
 		}
 	}
-	if b.own != nil {
-		errs = append(errs, b.own.Free())
+	for _, m := range []*doorbell.Buffer{b.own, b.host} {
+		if m != nil {
+			errs = append(errs, m.Free())
+		}
 	}
-	b.dc, b.recv, b.send, b.out, b.own = nil, nil, nil, nil, nil
+	b.dc, b.recv, b.send, b.out, b.own, b.host = nil, nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }

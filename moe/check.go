@@ -4,6 +4,7 @@ package moe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/doorbell-net/doorbell"
@@ -11,12 +12,12 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-func (b *Buffer) result() gpu.Ptr[LLResult] { return gpu.Cast[LLResult](b.table(b.lay.result)) }
+func (b *Buffer) results() gpu.Ptr[LLResult] { return gpu.Cast[LLResult](b.host.Ptr()) }
 
 // Wait waits for the stream and says whether the operations on it were right.
 func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 	if err := st.Wait(ctx); err != nil {
-		b.broken = err
+		b.queued.broken = err
 		return err
 	}
 	if b.stream != nil && b.stream != st {
@@ -26,23 +27,24 @@ func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 }
 
 // Check says whether the operations were right, when their stream is done. An Invalid input (a selection that names no
-// expert, more copies than there is room for) is reported once: what was valid was sent, and the buffer stays usable.
-// After any other failure it is not: the other ranks' state is not known.
+// expert, more copies than there is room for, a count that is too large) is reported once, of many the first: what was
+// valid was sent, and the buffer stays usable. After any other failure it is not: nothing more is sent, and the other
+// ranks' state is not known.
 func (b *Buffer) Check() error {
 	b.stream = nil
-	if b.broken != nil {
-		return b.broken
+	if b.queued.broken != nil {
+		return b.queued.broken
 	}
-	r := *b.result().Raw()
-	if r.State == 0 {
-		return nil
+	input, failure := b.results().Raw(), b.results().At(1).Raw()
+	if failure.Filled != 0 {
+		b.queued.broken = b.explain(failure)
 	}
-	*b.result().Raw() = LLResult{}
-	err := b.explain(&r)
-	if r.Status != gin.Invalid || r.What == FaultSend {
-		b.broken = err
+	if input.Filled == 0 {
+		return b.queued.broken
 	}
-	return err
+	err := b.explain(input)
+	*input = LLResult{}
+	return errors.Join(err, b.own.Write(b.at(b.lay.told), make([]byte, 4)), b.queued.broken)
 }
 
 // Error is what went wrong in an operation.
@@ -65,25 +67,22 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-func (b *Buffer) combines() (n uint64) {
-	for _, v := range b.answers {
-		n += v
-	}
-	return n
-}
-
 func (b *Buffer) explain(r *LLResult) error {
 	e := &Error{Rank: b.comm.Rank(), Peer: int(r.Rank), Status: r.Status}
-	op := fmt.Sprintf("dispatch %d, combine %d", b.dispatches, b.combines())
+	op := fmt.Sprintf("dispatch %d", r.Op)
 	switch r.What {
 	case FaultSend:
 		e.Text = fmt.Sprintf("send to rank %d for expert %d (%s)", r.Rank, r.A, op)
 	case FaultWait:
 		e.Text = fmt.Sprintf("wait for rank %d, expert %d (%s)", r.Rank, r.A, op)
+	case FaultAnswer:
+		e.Text = fmt.Sprintf("wait for the answer of rank %d, expert %d (combine of %s)", r.Rank, r.A, op)
+	case FaultTokens:
+		e.Text = fmt.Sprintf("the count says %d tokens; 0 to %d are accepted (N) (%s)", r.A, r.B, op)
 	case FaultSelection:
-		e.Text = fmt.Sprintf("token %d, selection %d names expert %d; 0 to %d and -1 are accepted", int(r.A)/b.opt.TopK, int(r.A)%b.opt.TopK, r.B, b.opt.Experts-1)
+		e.Text = fmt.Sprintf("token %d, selection %d names expert %d; 0 to %d and -1 are accepted (%s)", int(r.A)/b.opt.TopK, int(r.A)%b.opt.TopK, r.B, b.opt.Experts-1, op)
 	case FaultCopies:
-		e.Text = fmt.Sprintf("%d selections name expert %d; %d fit (MaxTokens * Copies)", r.A, r.B, b.lay.cap)
+		e.Text = fmt.Sprintf("%d selections name expert %d; %d fit (MaxTokens * Copies) (%s)", r.A, r.B, b.lay.cap, op)
 	case FaultCount:
 		e.Text = fmt.Sprintf("rank %d says it sent %d rows for expert %d; %d fit (%s)", r.Rank, r.A, r.B, b.lay.cap, op)
 	case FaultHeader:

@@ -12,16 +12,22 @@ import (
 //
 //gpu:kernel warps=16
 func LLReturn(t gpu.Thread, a LL) {
+	if a.over(t) {
+		return
+	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	first := a.first(a.DC.Rank)
 	locals := a.first(a.DC.Rank+1) - first
 	world := gin.World(&a.DC)
+	if t.Block() == 0 && t.Index() == 0 {
+		n := a.Answers.At(int(a.set()))
+		n.Store(n.Load() + 1)
+	}
 	for i := warp; i < locals*a.DC.Ranks; i += warps {
 		local, dst := i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks
 		b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
 		c := gin.Open(&a.DC, a.context(local))
 		p := a.lsa(dst)
-		s := gin.OK
 		for j := range b.Rows {
 			row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.Begin+j)
 			f := a.Infos.At(int(row)).Load()
@@ -29,28 +35,23 @@ func LLReturn(t gpu.Thread, a LL) {
 				continue
 			}
 			at := a.output(row)
-			var q gin.Status
+			var s gin.Status
 			if p >= 0 {
-				q = c.LSAPut(gin.ByWarp(t), p, a.Recv, a.back(f.Token, f.K), a.Out.Base.Byte(at), a.row())
+				s = c.LSAPut(gin.ByWarp(t), p, a.Recv, a.back(f.Token, f.K), a.Out.Base.Byte(at), a.row())
 			} else {
-				q = c.Put(gin.ByWarp(t), world, dst, a.Recv, a.back(f.Token, f.K), a.Out, at, a.row(), gin.None())
+				s = c.Put(gin.ByWarp(t), world, dst, a.Recv, a.back(f.Token, f.K), a.Out, at, a.row(), gin.None())
 			}
-			if s == gin.OK {
-				s = q
+			if !a.sent(t, s, dst, local) {
+				return
 			}
 		}
-		var q gin.Status
+		var s gin.Status
 		if p >= 0 {
-			q = c.LSASignal(gin.ByWarp(t), p, a.combineSignal(first+local), 1)
+			s = c.LSASignal(gin.ByWarp(t), p, a.combineSignal(a.set(), first+local), 1)
 		} else {
-			q = c.Signal(gin.ByWarp(t), world, dst, gin.StrongInc(a.combineSignal(first+local)))
+			s = c.Signal(gin.ByWarp(t), world, dst, gin.StrongInc(a.combineSignal(a.set(), first+local)))
 		}
-		if s == gin.OK {
-			s = q
-		}
-		if s != gin.OK && t.Lane() == 0 {
-			a.fault(s, FaultSend, dst, int64(first+local), 0)
-		}
+		a.sent(t, s, dst, local)
 	}
 }
 
@@ -60,19 +61,23 @@ func LLReturn(t gpu.Thread, a LL) {
 //
 //gpu:kernel warps=16
 func LLCombine(t gpu.Thread, a LL) {
+	if a.over(t) {
+		return
+	}
+	want := a.Answers.At(int(a.set())).Load()
 	for e := range a.Experts {
 		rank := a.owner(e)
 		c := gin.Open(&a.DC, a.context(e-a.first(rank)))
-		s := c.WaitSignal(gin.ByWarp(t), a.combineSignal(e), a.Want, 64, gin.FromPeer(gin.World(&a.DC), rank))
+		s := c.WaitSignal(gin.ByWarp(t), a.combineSignal(a.set(), e), want, 64, gin.FromPeer(gin.World(&a.DC), rank))
 		if s != gin.OK {
 			if t.Lane() == 0 {
-				a.waitFailed(s, rank, e)
+				a.fail(s, FaultAnswer, rank, int64(e), 0)
 			}
 			return
 		}
 	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
-	for token := warp; token < a.Tokens; token += warps {
+	for token := warp; token < a.tokens(); token += warps {
 		a.combine(t, token)
 	}
 }

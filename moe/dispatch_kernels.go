@@ -7,10 +7,14 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// LLCount clears what the last dispatch left, and counts how many messages go to each box. One block.
+// LLCount begins a dispatch: it clears what the last one left, counts how many messages go to each box, and the dispatch
+// itself. One block.
 //
 //gpu:kernel
 func LLCount(t gpu.Thread, a LL) {
+	if t.Index() == 0 {
+		a.begin()
+	}
 	for i := t.Index(); i < max(a.Experts, a.DC.Ranks); i += t.Threads() {
 		a.Total.At(int(i)).Store(0)
 		a.Next.At(int(i)).Store(0)
@@ -20,19 +24,19 @@ func LLCount(t gpu.Thread, a LL) {
 		a.Counts.At(int(i)).Store(0)
 	}
 	t.SyncBlock()
-	for i := t.Index(); i < a.Tokens*a.TopK; i += t.Threads() {
+	for i := t.Index(); i < a.tokens()*a.TopK; i += t.Threads() {
 		e := a.Idx.At(int(i)).Load()
 		if e >= 0 && e < a.Experts {
 			gpu.AtomicAdd(a.Total.At(int(e)), 1, gpu.Relaxed, gpu.ScopeGPU)
 		} else if e != -1 {
-			a.fault(gin.Invalid, FaultSelection, a.DC.Rank, int64(i), int64(e))
+			a.refuse(FaultSelection, int64(i), int64(e))
 		}
 	}
 	t.SyncBlock()
 	for i := t.Index(); i < a.Experts; i += t.Threads() {
 		n := a.Total.At(int(i)).Load()
 		if n > uint32(a.Cap) {
-			a.fault(gin.Invalid, FaultCopies, a.DC.Rank, int64(n), int64(i))
+			a.refuse(FaultCopies, int64(n), int64(i))
 			n = uint32(a.Cap) // the rest is not sent; nobody waits for it
 		}
 		if a.PerRank != 0 {
@@ -44,7 +48,7 @@ func LLCount(t gpu.Thread, a LL) {
 		return
 	}
 	t.SyncBlock()
-	for i := t.Index(); i < a.Tokens*a.TopK; i += t.Threads() {
+	for i := t.Index(); i < a.tokens()*a.TopK; i += t.Threads() {
 		if box := a.goes(i/a.TopK, i%a.TopK); box >= 0 {
 			gpu.AtomicAdd(a.Total.At(int(box)), 1, gpu.Relaxed, gpu.ScopeGPU)
 		}
@@ -55,6 +59,9 @@ func LLCount(t gpu.Thread, a LL) {
 //
 //gpu:kernel warps=16
 func LLSend(t gpu.Thread, a LL) {
+	if a.over(t) {
+		return
+	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	for box := warp; box < a.farBoxes(); box += warps {
 		rank, _ := a.place(box)
@@ -62,11 +69,11 @@ func LLSend(t gpu.Thread, a LL) {
 			a.sendCount(t, box, 0) // none is told too
 		}
 	}
-	for token := warp; token < a.Tokens; token += warps {
-		at := (uint64(a.Set)*uint64(a.MaxTokens) + uint64(token)) * a.msg()
+	for token := warp; token < a.tokens(); token += warps {
+		at := (uint64(a.set())*uint64(a.MaxTokens) + uint64(token)) * a.msg()
 		msg := a.Stage.Base.Byte(at)
 		if t.Lane() == 0 {
-			gpu.Cast[Header](msg).Store(Header{Token: uint32(token), Op: a.Op})
+			gpu.Cast[Header](msg).Store(Header{Token: uint32(token), Op: uint32(a.op())})
 			for k := range a.TopK {
 				gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Store(uint16(a.expert(token, k)))
 			}
@@ -120,8 +127,8 @@ func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, msg gpu.Ptr[byte], a
 	} else {
 		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Recv, to, a.Stage, at, a.msg(), gin.None())
 	}
-	if s != gin.OK && t.Lane() == 0 {
-		a.fault(s, FaultSend, rank, int64(a.first(rank)+local), 0)
+	if !a.sent(t, s, rank, local) {
+		return // and nobody sends the count
 	}
 	// Whoever finds all messages on their way sends the count behind them.
 	last := uint32(0)
@@ -140,14 +147,12 @@ func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, msg gpu.Ptr[byte], a
 func (a *LL) sendCount(t gpu.Thread, box int32, n uint32) {
 	rank, local := a.place(box)
 	c := gin.Open(&a.DC, a.context(local))
-	id := a.dispatchSignal(local, a.DC.Rank)
+	id := a.dispatchSignal(a.set(), local, a.DC.Rank)
 	var s gin.Status
 	if p := a.lsa(rank); p >= 0 {
 		s = c.LSASignal(gin.ByWarp(t), p, id, uint64(n)+1)
 	} else {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongAdd(id, uint64(n)+1))
 	}
-	if s != gin.OK && t.Lane() == 0 {
-		a.fault(s, FaultSend, rank, int64(a.first(rank)+local), 0)
-	}
+	a.sent(t, s, rank, local)
 }

@@ -18,5 +18,13 @@
 // signals come in 2d sets, used in turn, and signals only grow. That is safe since a rank that has received an operation
 // knows that each peer has received the one d before. Rows and outputs of d dispatches are kept.
 //
+// Calls on the stream of a doorbell.Graph record the operations: each replay is one more of them, with what stands in the
+// tokens' memory then, their number too (Tokens.Count). What changes from one to the next is in the device's memory, and
+// each recorded kernel finds it there; rows and outputs stay where they were when it was recorded. To its peers a rank that
+// replays is as one that calls. A graph finishes what it starts, and its replays come when nothing else is started and not
+// finished, on the stream that the other calls use: else they are refused. The host sees no replay's input and no single
+// replay: the kernels report what is wrong with either, Wait or Check says it with the dispatch's number, and a graph of
+// other operations than the peers' ends in a deadline or is told by the messages' headers.
+//
 //gpu:cubin sm_90
 package moe

@@ -24,25 +24,46 @@ type RowInfo struct {
 // Block is where the rows of one source stand among those of a local expert.
 type Block struct{ Begin, Rows uint32 }
 
-// LLResult is what the kernels of one operation leave for the host.
+// LLState is what the kernels keep of one operation for the next, in memory of the device.
+type LLState struct {
+	Dispatches uint64 // counted: the next one's number
+	Failed     uint32 // not 0 once the operations' result is lost: nothing is sent any more, and waits look once
+	_          [52]byte
+}
+
+// LLTurn is which operation has a turn's rows and outputs. LLCount fills it, and the other kernels of that dispatch and
+// its combine read it: a launch that is replayed from a graph brings the arguments that were recorded, and yet is part of
+// another operation each time.
+type LLTurn struct {
+	Op     uint64 // number of the dispatch
+	Set    int32  // of slots and signals
+	Half   int32  // of Ends, that it reads; it writes the other
+	Tokens int32
+	_      [44]byte
+}
+
+// LLResult is what the kernels leave for the host, in memory of the host. There are two: the first thing that was wrong
+// with this rank's input, and the first that ended the operations.
 type LLResult struct {
-	State  uint32 // 0: nothing went wrong; 1: somebody fills it; 2: filled
+	Filled uint32 // not 0: it is
 	Status gin.Status
 	What   uint32 // Fault*
 	Rank   int32
 	A, B   int64
-	Cut    uint32 // not 0 once a wait failed: the others look once and do not wait
-	_      [28]byte
+	Op     uint64 // number of the dispatch
+	_      [24]byte
 }
 
 // What went wrong.
 const (
-	FaultSend      = 1 // status of a put or signal to Rank
-	FaultWait      = 2 // status of a wait for Rank; A is the expert
-	FaultSelection = 3 // selection A of the own tokens is B: no expert
-	FaultCopies    = 4 // A selections name expert B: more than fit
-	FaultCount     = 5 // Rank sent A rows for expert B: more than it can
-	FaultHeader    = 6 // Rank's row A for expert B has a header that cannot be
+	FaultSend      = 1 // status of a put or signal to Rank; A is the expert
+	FaultWait      = 2 // status of a wait for Rank's messages; A is the expert
+	FaultAnswer    = 3 // status of a wait for Rank's answer; A is the expert
+	FaultSelection = 4 // selection A of the own tokens is B: no expert
+	FaultCopies    = 5 // A selections name expert B: more than fit
+	FaultTokens    = 6 // Tokens.Count says A, more than B
+	FaultCount     = 7 // Rank sent A rows for expert B: more than it can
+	FaultHeader    = 8 // Rank's row A for expert B has a header that cannot be
 )
 
 // LL is the arguments of the low-latency kernels.
@@ -56,32 +77,58 @@ type LL struct {
 	Idx     gpu.Ptr[int32]   // [token][k]
 	Weights gpu.Ptr[float32] // [token][k]
 	Y       gpu.Ptr[byte]    // [token] rows, combined
+	Count   gpu.Ptr[uint32]  // how many tokens there are; nil: Tokens
 
 	Rows   gpu.Ptr[byte]    // [local][rank*Cap] payloads
 	Infos  gpu.Ptr[RowInfo] // [local][rank*Cap]
 	Counts gpu.Ptr[uint32]  // [local] rows
 	Blocks gpu.Ptr[Block]   // [local][rank]
-	Base   gpu.Ptr[uint64]  // [set][box][rank]: what the signal ended at before
-	Ended  gpu.Ptr[uint64]  // [set][box][rank]: what it ends at; the Base of the set's next dispatch
 
-	Total  gpu.Ptr[uint32] // [far box] messages of the own tokens
-	Next   gpu.Ptr[uint32] // [far box] slots taken
-	Done   gpu.Ptr[uint32] // [far box] messages on their way
-	Result gpu.Ptr[LLResult]
+	State   gpu.Ptr[LLState]
+	Now     gpu.Ptr[LLTurn]
+	Answers gpu.Ptr[uint64] // [set] combines so far: what the signal of each expert comes to
+	Ends    gpu.Ptr[uint64] // [2][set][box][rank] what the set's last dispatch ended at, and what this one does
+	Total   gpu.Ptr[uint32] // [far box] messages of the own tokens
+	Next    gpu.Ptr[uint32] // [far box] slots taken
+	Done    gpu.Ptr[uint32] // [far box] messages on their way
+	Told    gpu.Ptr[uint32] // [2] not 0 when somebody fills that result
+	Results gpu.Ptr[LLResult]
 
 	Tokens, MaxTokens, Cap int32
 	Hidden, TopK, Experts  int32
 	Locals                 int32
-	NoLSA, Deterministic   int32  // 0 or 1
-	PerRank                int32  // 0: a box is an expert's; 1: a rank's
-	Boxes, BoxCap          int32  // of a rank; messages of a rank to one
-	Head                   int32  // bytes before the payload
-	Sets, Set              int32  // of slots; that of this operation
-	Turn                   int32  // which of the rows and outputs are its
-	Op                     uint32 // number of the dispatch
+	NoLSA, Deterministic   int32 // 0 or 1
+	PerRank                int32 // 0: a box is an expert's; 1: a rank's
+	Boxes, BoxCap          int32 // of a rank; messages of a rank to one
+	Head                   int32 // bytes before the payload
+	Sets                   int32 // of slots
+	Turn                   int32 // which of the rows and outputs are this operation's
 	Format                 int32
-	Values, Payload        int32  // bytes of a row's elements; with their scales
-	Want                   uint64 // combine: what each expert's signal comes to
+	Values, Payload        int32 // bytes of a row's elements; with their scales
+}
+
+// begin fills the turn for a new dispatch. One thread calls it.
+func (a *LL) begin() {
+	op, tokens := a.State.Raw().Dispatches, uint32(a.Tokens)
+	if !a.Count.IsNil() {
+		tokens = a.Count.Load()
+	}
+	in := int32(op % uint64(2*a.Sets))
+	a.Now.Store(LLTurn{Op: op, Set: in % a.Sets, Half: in / a.Sets, Tokens: int32(min(tokens, uint32(a.Tokens)))})
+	a.State.Raw().Dispatches = op + 1
+	if tokens > uint32(a.Tokens) {
+		a.refuse(FaultTokens, int64(tokens), int64(a.Tokens))
+	}
+}
+
+func (a *LL) op() uint64    { return a.Now.Raw().Op }
+func (a *LL) set() int32    { return a.Now.Raw().Set }
+func (a *LL) tokens() int32 { return a.Now.Raw().Tokens }
+
+// end is where what a dispatch's signal came to is noted: before this one (0) and after it (1). There are two tables, used
+// in turn, so that all who wait for one signal read what it was.
+func (a *LL) end(after, id int32) gpu.Ptr[uint64] {
+	return a.Ends.At(int((a.Now.Raw().Half^after)*a.Sets*a.Boxes*a.DC.Ranks + id))
 }
 
 // row is the size of a row as the caller has it and of an answer: BF16. payload is that of one on its way to an expert.
@@ -106,13 +153,13 @@ func (a *LL) owner(e int32) int32 {
 // slot is where message n of rank src to a box of this rank lies in the receive window.
 func (a *LL) slot(box, src, n int32) uint64 {
 	set := uint64(a.Boxes*a.DC.Ranks) * uint64(a.BoxCap) * a.msg()
-	return uint64(a.Set)*set + (uint64(box*a.DC.Ranks+src)*uint64(a.BoxCap)+uint64(n))*a.msg()
+	return uint64(a.set())*set + (uint64(box*a.DC.Ranks+src)*uint64(a.BoxCap)+uint64(n))*a.msg()
 }
 
 // back is where the answer to selection k of a token lies in the receive window.
 func (a *LL) back(token, k int32) uint64 {
 	slots := uint64(a.Sets) * uint64(a.Boxes*a.DC.Ranks) * uint64(a.BoxCap) * a.msg()
-	return slots + ((uint64(a.Set)*uint64(a.MaxTokens)+uint64(token))*uint64(a.TopK)+uint64(k))*a.row()
+	return slots + ((uint64(a.set())*uint64(a.MaxTokens)+uint64(token))*uint64(a.TopK)+uint64(k))*a.row()
 }
 
 // output is where what an expert made of a row lies in the window of outputs.
@@ -121,9 +168,9 @@ func (a *LL) output(row uint64) uint64 {
 }
 
 // dispatchSignal counts what rank src sent to a box; combineSignal that expert e has answered.
-func (a *LL) dispatchSignal(box, src int32) int32 { return (a.Set*a.Boxes+box)*a.DC.Ranks + src }
-func (a *LL) combineSignal(e int32) int32 {
-	return a.Sets*a.Boxes*a.DC.Ranks + a.Set*a.Experts + e
+func (a *LL) dispatchSignal(set, box, src int32) int32 { return (set*a.Boxes+box)*a.DC.Ranks + src }
+func (a *LL) combineSignal(set, e int32) int32 {
+	return a.Sets*a.Boxes*a.DC.Ranks + set*a.Experts + e
 }
 
 // context is the lane of a box or an expert of a rank: its messages and its signals are ordered against each other, no
@@ -170,26 +217,45 @@ func (a *LL) lsa(rank int32) int32 {
 	return gin.LSARank(&a.DC, rank)
 }
 
-func (a *LL) fault(s gin.Status, what uint32, rank int32, x, y int64) {
-	state := gpu.PtrTo(&a.Result.Raw().State)
-	if !gpu.AtomicCAS(state, 0, 1, gpu.Relaxed, gpu.ScopeGPU) {
+// refuse tells the host what is wrong with this rank's input. The operation goes on with the rest of it.
+func (a *LL) refuse(what uint32, x, y int64) { a.tell(0, gin.Invalid, what, a.DC.Rank, x, y) }
+
+// fail tells the host why this rank's operations can't be right any more, and ends them. A signal that came after it
+// would tell a peer that all is there.
+func (a *LL) fail(s gin.Status, what uint32, rank int32, x, y int64) {
+	gpu.Store(gpu.PtrTo(&a.State.Raw().Failed), 1, gpu.Relaxed, gpu.ScopeGPU)
+	a.tell(1, s, what, rank, x, y)
+}
+
+// sent says whether a put or signal to a rank, for one of its experts, was taken, and fails if it was not.
+func (a *LL) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
+	if s != gin.OK && t.Lane() == 0 {
+		a.fail(s, FaultSend, rank, int64(a.first(rank)+local), 0)
+	}
+	return s == gin.OK
+}
+
+func (a *LL) failed() bool {
+	return gpu.Load(gpu.PtrTo(&a.State.Raw().Failed), gpu.Relaxed, gpu.ScopeGPU) != 0
+}
+
+// over says whether operations have failed, the same to all lanes of a warp: it may happen while they look.
+func (a *LL) over(t gpu.Thread) bool {
+	n := uint32(0)
+	if t.Lane() == 0 && a.failed() {
+		n = 1
+	}
+	return gpu.ShflIdx(t, n, 0) != 0
+}
+
+// tell fills a result, unless it is. Who fills it is decided in memory of the device.
+func (a *LL) tell(i int, s gin.Status, what uint32, rank int32, x, y int64) {
+	if !gpu.AtomicCAS(a.Told.At(i), 0, 1, gpu.Relaxed, gpu.ScopeGPU) {
 		return
 	}
-	r := a.Result.Raw()
-	r.Status, r.What, r.Rank, r.A, r.B = s, what, rank, x, y
-	gpu.Store(state, 2, gpu.Release, gpu.ScopeSys)
-}
-
-// waitFailed notes it, and ends the other waits of this operation: its result is lost anyway.
-func (a *LL) waitFailed(s gin.Status, rank, e int32) {
-	a.fault(s, FaultWait, rank, int64(e), 0)
-	gpu.Store(gpu.PtrTo(&a.Result.Raw().Cut), 1, gpu.Relaxed, gpu.ScopeGPU)
-}
-
-func (a *LL) cutShort(c *gin.Context) {
-	if gpu.Load(gpu.PtrTo(&a.Result.Raw().Cut), gpu.Relaxed, gpu.ScopeGPU) != 0 {
-		c.SetTimeout(0)
-	}
+	r := a.Results.At(i).Raw()
+	r.Status, r.What, r.Rank, r.A, r.B, r.Op = s, what, rank, x, y, a.op()
+	gpu.Store(gpu.PtrTo(&r.Filled), 1, gpu.Release, gpu.ScopeSys)
 }
 
 // expert is selection k of a token, -1 for none. What is no expert counts as none: LLCount has reported it.
@@ -204,22 +270,25 @@ func (a *LL) expert(token, k int32) int32 {
 // LLSignalsArgs is the arguments of LLSignals.
 type LLSignalsArgs struct {
 	A      LL
-	Values gpu.Ptr[uint64] // [set][box][rank], then [set][expert]
+	Values gpu.Ptr[uint64] // [set][box][rank], then [set][expert], then combines by [set]
 }
 
 // LLSignals copies the values of all signals, for who compares them with what they must be.
 //
 //gpu:kernel
 func LLSignals(t gpu.Thread, a LLSignalsArgs) {
+	values := a.A.Sets * (a.A.Boxes*a.A.DC.Ranks + a.A.Experts)
 	for set := range a.A.Sets {
-		a.A.Set = set
+		if t.Index() == 0 {
+			a.Values.At(int(values + set)).Store(a.A.Answers.At(int(set)).Load())
+		}
 		for i := t.Index(); i < a.A.Boxes*a.A.DC.Ranks; i += t.Threads() {
-			id := a.A.dispatchSignal(i/a.A.DC.Ranks, i%a.A.DC.Ranks)
+			id := a.A.dispatchSignal(set, i/a.A.DC.Ranks, i%a.A.DC.Ranks)
 			c := gin.Open(&a.A.DC, a.A.context(i/a.A.DC.Ranks))
 			a.Values.At(int(id)).Store(c.ReadSignal(id))
 		}
 		for e := t.Index(); e < a.A.Experts; e += t.Threads() {
-			id := a.A.combineSignal(e)
+			id := a.A.combineSignal(set, e)
 			c := gin.Open(&a.A.DC, a.A.context(e-a.A.first(a.A.owner(e))))
 			a.Values.At(int(id)).Store(c.ReadSignal(id))
 		}

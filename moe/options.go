@@ -45,6 +45,9 @@ const (
 // headerBytes is the size of a message's Header; its token's selections follow, 2 bytes each.
 const headerBytes = 16
 
+// resultBytes is the size of the two results.
+const resultBytes = 2 * 64
+
 func (o *Options) fill(ranks int) {
 	o.Copies, o.Outstanding = max(o.Copies, 1), max(o.Outstanding, 1)
 	if o.Contexts == 0 {
@@ -112,7 +115,7 @@ type layout struct {
 	outs          int // size of a turn's outputs: [local][rank*token] rows
 	infos         int // size of what is known of each packed row of a turn
 	// Offsets in the small tables.
-	result, total, next, done, counts, blocks, base, tables int
+	state, now, told, answers, total, next, done, counts, blocks, ends, tables int
 }
 
 func (o *Options) layout(ranks int) layout {
@@ -137,10 +140,10 @@ func (o *Options) layout(ranks int) layout {
 		l.tables += (bytes + 63) &^ 63
 		return off
 	}
-	l.result = take(64)
+	l.state, l.now, l.told, l.answers = take(64), take(64*l.turns), take(8), take(8*l.sets)
 	far := 4 * max(o.Experts, ranks)
 	l.total, l.next, l.done = take(far), take(far), take(far)
-	l.counts, l.blocks, l.base = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(2*l.sets*8*l.boxes*ranks)
+	l.counts, l.blocks, l.ends = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(2*l.sets*8*l.boxes*ranks)
 	return l
 }
 
@@ -167,5 +170,5 @@ func (o Options) AnswerBytes() int { return o.layout(1).row }
 func (o Options) MemoryBytes(ranks, lsaSize int) int {
 	o.fill(ranks)
 	l := o.layout(ranks)
-	return l.recv + l.sets*l.stage + l.turns*(l.rows+l.outs+l.infos) + l.tables + o.needs(ranks).MemoryBytes(ranks, lsaSize)
+	return l.recv + l.sets*l.stage + l.turns*(l.rows+l.outs+l.infos) + l.tables + resultBytes + o.needs(ranks).MemoryBytes(ranks, lsaSize)
 }

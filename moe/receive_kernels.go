@@ -11,6 +11,9 @@ import (
 //
 //gpu:kernel warps=16
 func LLReceive(t gpu.Thread, a LL) {
+	if a.over(t) {
+		return
+	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
 	if a.Deterministic != 0 {
@@ -80,22 +83,24 @@ func (a *LL) rowsOf(t gpu.Thread, src, e int32, messages uint32) uint32 {
 // expert's warp notes what its signal came to.
 func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 	c := gin.Open(&a.DC, a.context(box))
-	id := a.dispatchSignal(box, src)
-	from := a.Base.At(int(id)).Load()
-	a.cutShort(&c)
+	id := a.dispatchSignal(a.set(), box, src)
+	from := a.end(0, id).Load()
+	if a.failed() {
+		c.SetTimeout(0)
+	}
 	s := c.WaitSignal(gin.ByWarp(t), id, from+1, 64, gin.FromPeer(gin.World(&a.DC), src))
 	n := uint64(0)
 	if t.Lane() == 0 {
 		if s != gin.OK {
-			a.waitFailed(s, src, e)
+			a.fail(s, FaultWait, src, int64(e), 0)
 		} else {
 			now := c.ReadSignal(id)
 			n = now - from - 1
 			if e == a.first(a.DC.Rank)+box {
-				a.Ended.At(int(id)).Store(now)
+				a.end(1, id).Store(now)
 			}
 			if n > uint64(a.BoxCap) {
-				a.fault(gin.RemoteError, FaultCount, src, int64(n), int64(e))
+				a.fail(gin.RemoteError, FaultCount, src, int64(n), int64(e))
 				n = 0
 			}
 		}
@@ -126,8 +131,8 @@ func (a *LL) info(local, src, j, skip, e int32, msg gpu.Ptr[byte]) RowInfo {
 		}
 		k++
 	}
-	if k == a.TopK || h.Token >= uint32(a.MaxTokens) || h.Op != a.Op {
-		a.fault(gin.RemoteError, FaultHeader, src, int64(j), int64(e))
+	if k == a.TopK || h.Token >= uint32(a.MaxTokens) || h.Op != uint32(a.op()) {
+		a.fail(gin.RemoteError, FaultHeader, src, int64(j), int64(e))
 		return RowInfo{src, -1, -1, e}
 	}
 	return RowInfo{src, int32(h.Token), k, e}

@@ -2,22 +2,30 @@
 
 package moe
 
-import "github.com/doorbell-net/doorbell/gpu"
+import (
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/gpu"
+)
 
 // Tokens is what a rank dispatches, in memory of its device.
 type Tokens struct {
-	N       int              // tokens, 0 to MaxTokens
+	N int // tokens, 0 to MaxTokens
+	// Count is for graphs, in which N is the same in each replay: the kernels take the number of tokens from there, and N
+	// is the most that it says: more is reported as Invalid, and N are sent. Read by StartDispatch's kernels.
+	Count   gpu.Ptr[uint32]
 	X       gpu.Ptr[byte]    // [N][Hidden] BF16, a multiple of 16; read by StartDispatch's kernels
 	Experts gpu.Ptr[int32]   // [N][TopK] experts of the world, -1 for none; read until the combine has finished
 	Weights gpu.Ptr[float32] // [N][TopK]; read by FinishCombine's kernel
 }
 
 // Received is what a dispatch brought to this rank, when it has finished. It is valid until its combine has finished, or
-// Outstanding further dispatches have been started.
+// Outstanding further dispatches have been started. Of a dispatch that was recorded, it is what each replay brings anew.
 type Received struct {
 	b      *Buffer
+	course *course
 	tokens Tokens
-	op     uint64 // number of the dispatch
+	op     uint64 // number of the dispatch in its course
 	state  state
 	y      gpu.Ptr[byte] // of the combine
 }
@@ -35,7 +43,6 @@ const (
 var stateNames = [...]string{"its dispatch is not finished", "its dispatch is finished, its combine not started", "its combine is started, not finished", "its combine is finished"}
 
 func (r *Received) turn() int { return int(r.op % uint64(r.b.lay.turns)) }
-func (r *Received) set() int  { return int(r.op % uint64(r.b.lay.sets)) }
 
 // Capacity is how many rows of a local expert there is room for.
 func (r *Received) Capacity() int { return r.b.comm.Size() * r.b.lay.cap }
@@ -61,6 +68,14 @@ func (r *Received) Infos() gpu.Ptr[RowInfo] {
 // Counts is [LocalExperts]: the number of rows of each.
 func (r *Received) Counts() gpu.Ptr[uint32] {
 	return gpu.Cast[uint32](r.b.table(r.b.lay.counts)).At(r.turn() * r.b.lay.locals)
+}
+
+// name is what errors call it.
+func (r *Received) name() string {
+	if r.course.graph != nil {
+		return fmt.Sprintf("dispatch %d of a graph", r.op)
+	}
+	return fmt.Sprintf("dispatch %d", r.op)
 }
 
 // Outputs is [LocalExperts][Capacity][Hidden] BF16: where the experts write what they make of Rows, each row at its

@@ -88,6 +88,11 @@ func TestSplitIsFused(t *testing.T) {
 func (w *world) run(r int, all []*solved, order []part, rnd *rand.Rand) error {
 	st := w.comms[r].Stream()
 	defer st.Close()
+	return w.runOn(st, r, all, order, rnd)
+}
+
+// runOn runs parts of steps on a stream, now and then late if there is a rnd.
+func (w *world) runOn(st *doorbell.Stream, r int, all []*solved, order []part, rnd *rand.Rand) error {
 	steps := make([]*step, len(all))
 	for i := range all {
 		var err error
@@ -97,7 +102,7 @@ func (w *world) run(r int, all []*solved, order []part, rnd *rand.Rand) error {
 	}
 	for _, p := range order {
 		s := steps[p.step]
-		if rnd.IntN(4) == 0 {
+		if rnd != nil && rnd.IntN(4) == 0 {
 			time.Sleep(time.Duration(rnd.IntN(300)) * time.Microsecond) // sleep: a rank that is behind
 		}
 		if err := []func() error{s.startDispatch, s.finishDispatch, s.startCombine, s.finishCombine}[p.stage](); err != nil {
