@@ -334,6 +334,54 @@ func TestFewerCalls(t *testing.T) {
 	wantError(t, err, "an earlier operation failed")
 }
 
+// A rank whose wait for a late one failed sends it nothing more, whatever it has queued: the late one gets what was sent
+// before, and neither takes rows that did not come for answers nor a later dispatch for the next.
+func TestNothingAfterFailure(t *testing.T) {
+	for _, next := range []string{"combine", "dispatch"} {
+		cs, err := doorbell.Local(2, doorbell.Options{Timeout: 300 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &world{tb: t, comms: cs, bufs: make([]*moe.Buffer, 2), opt: moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}}
+		s, err := solve(small(t, 5, 4), moe.BF16, ref.ExpertFn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := each(2, func(r int) (err error) {
+			w.bufs[r], err = moe.New(t.Context(), cs[r], w.opt)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var steps [2]*step
+		for r := range steps {
+			if steps[r], err = w.step(s, r, cs[r].Stream()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		early, late := steps[0], steps[1]
+		err = errors.Join(early.startDispatch(), early.b.FinishDispatch(early.st, early.got), early.startCombine(), early.b.FinishCombine(early.st, early.got))
+		if err == nil {
+			_, err = early.b.Dispatch(early.st, early.in)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantError(t, early.b.Wait(t.Context(), early.st), "wait for rank 1", "Timeout", "dispatch 0")
+		if err := errors.Join(late.startDispatch(), late.finishDispatch()); err != nil {
+			t.Errorf("what was sent before: %v", err)
+		}
+		if next == "combine" {
+			err = errors.Join(late.startCombine(), late.finishCombine())
+			wantError(t, err, "wait for the answer of rank 0", "combine of dispatch 0", "Timeout", "rank 1")
+		} else {
+			err = errors.Join(late.startDispatch(), late.finishDispatch())
+			wantError(t, err, "wait for rank 0", "(dispatch 1)", "Timeout", "rank 1")
+		}
+		w.close()
+	}
+}
+
 // A rank that goes away ends the waits for it at once, and is named.
 func TestPeerLeaves(t *testing.T) {
 	w := newWorld(t, 2, 2, moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4}, one)

@@ -56,8 +56,9 @@ func (b *Buffer) FinishDispatch(st *doorbell.Stream, r *Received) error {
 }
 
 // Combine sends the experts' outputs back to their tokens' ranks, and adds up what comes back of this rank's own
-// tokens: y is [N][Hidden] BF16, a multiple of 16; a token without experts becomes 0. It queues the kernels and
-// returns; see Dispatch.
+// tokens: y is [N][Hidden] BF16, a multiple of 16; a token without experts becomes 0. Sums are of float32, each product and
+// each sum rounded, selection after selection; NaN and infinities of outputs and weights go through them, and stay with
+// their token. It queues the kernels and returns; see Dispatch.
 func (b *Buffer) Combine(st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
 	if err := b.StartCombine(st, r, y); err != nil {
 		return err
@@ -101,8 +102,8 @@ func (b *Buffer) args(r *Received) LL {
 		DC: b.dc.Device(), Recv: b.recv.Device(), Stage: b.send.Device(), Out: b.out.Device(),
 		X: x.X, Idx: x.Experts, Weights: x.Weights, Y: r.y, Count: x.Count, Rows: r.Rows(), Infos: r.Infos(), Counts: r.Counts(),
 		Blocks: gpu.Cast[Block](b.table(l.blocks)).At(r.turn() * l.locals * l.ranks),
-		State:  gpu.Cast[LLState](b.table(l.state)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
-		Total: word(l.total), Next: word(l.next), Done: word(l.done), Told: word(l.told), Results: b.results(),
+		Number: gpu.Cast[uint64](b.table(l.number)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
+		Total: word(l.total), Next: word(l.next), Done: word(l.done), Faults: Faults{word(l.failed), word(l.told), b.results()},
 		Tokens: int32(x.N), MaxTokens: int32(o.MaxTokens), Cap: int32(l.cap), Hidden: int32(o.Hidden),
 		TopK: int32(o.TopK), Experts: int32(o.Experts), Locals: int32(l.locals), Head: int32(l.head),
 		Sets: int32(l.sets), Turn: int32(r.turn()), Boxes: int32(l.boxes), BoxCap: int32(l.boxCap),

@@ -12,7 +12,7 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-func (b *Buffer) results() gpu.Ptr[LLResult] { return gpu.Cast[LLResult](b.host.Ptr()) }
+func (b *Buffer) results() gpu.Ptr[Result] { return gpu.Cast[Result](b.host.Ptr()) }
 
 // Wait waits for the stream and says whether the operations on it were right.
 func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
@@ -43,7 +43,7 @@ func (b *Buffer) Check() error {
 		return b.queued.broken
 	}
 	err := b.explain(input)
-	*input = LLResult{}
+	*input = Result{}
 	return errors.Join(err, b.own.Write(b.at(b.lay.told), make([]byte, 4)), b.queued.broken)
 }
 
@@ -67,7 +67,7 @@ func (e *Error) Error() string {
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-func (b *Buffer) explain(r *LLResult) error {
+func (b *Buffer) explain(r *Result) error {
 	e := &Error{Rank: b.comm.Rank(), Peer: int(r.Rank), Status: r.Status}
 	op := fmt.Sprintf("dispatch %d", r.Op)
 	switch r.What {

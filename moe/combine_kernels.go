@@ -12,7 +12,7 @@ import (
 //
 //gpu:kernel warps=16
 func LLReturn(t gpu.Thread, a LL) {
-	if a.over(t) {
+	if a.Faults.over(t) {
 		return
 	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
@@ -61,7 +61,7 @@ func LLReturn(t gpu.Thread, a LL) {
 //
 //gpu:kernel warps=16
 func LLCombine(t gpu.Thread, a LL) {
-	if a.over(t) {
+	if a.Faults.over(t) {
 		return
 	}
 	want := a.Answers.At(int(a.set())).Load()
@@ -86,7 +86,7 @@ func LLCombine(t gpu.Thread, a LL) {
 const combineLanes = 4 * (32 / gpu.WarpSize)
 
 func (a *LL) combine(t gpu.Thread, token int32) {
-	out := gpu.Cast[uint32](a.Y.Byte(uint64(token) * a.row()))
+	out, in := gpu.Cast[uint32](a.Y.Byte(uint64(token)*a.row())), a.Recv.Base.Byte(a.back(token, 0))
 	pairs := a.Hidden / 2
 	for at := t.Lane() * combineLanes; at < pairs; at += combineLanes * gpu.WarpSize {
 		var lo, hi [combineLanes]float32
@@ -96,7 +96,7 @@ func (a *LL) combine(t gpu.Thread, token int32) {
 				continue
 			}
 			w := a.Weights.At(int(token)*int(a.TopK) + int(k)).Load()
-			v := gpu.Slice(gpu.Cast[uint32](a.Recv.Base.Byte(a.back(token, k))).At(int(at)), int(n))
+			v := gpu.Slice(gpu.Cast[uint32](in.Byte(uint64(k)*a.row())).At(int(at)), int(n))
 			addUp(&lo, &hi, v, w)
 		}
 		for j := range int32(combineLanes) {

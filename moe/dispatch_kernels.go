@@ -59,7 +59,7 @@ func LLCount(t gpu.Thread, a LL) {
 //
 //gpu:kernel warps=16
 func LLSend(t gpu.Thread, a LL) {
-	if a.over(t) {
+	if a.Faults.over(t) {
 		return
 	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()

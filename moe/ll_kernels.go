@@ -24,13 +24,6 @@ type RowInfo struct {
 // Block is where the rows of one source stand among those of a local expert.
 type Block struct{ Begin, Rows uint32 }
 
-// LLState is what the kernels keep of one operation for the next, in memory of the device.
-type LLState struct {
-	Dispatches uint64 // counted: the next one's number
-	Failed     uint32 // not 0 once the operations' result is lost: nothing is sent any more, and waits look once
-	_          [52]byte
-}
-
 // LLTurn is which operation has a turn's rows and outputs. LLCount fills it, and the other kernels of that dispatch and
 // its combine read it: a launch that is replayed from a graph brings the arguments that were recorded, and yet is part of
 // another operation each time.
@@ -41,30 +34,6 @@ type LLTurn struct {
 	Tokens int32
 	_      [44]byte
 }
-
-// LLResult is what the kernels leave for the host, in memory of the host. There are two: the first thing that was wrong
-// with this rank's input, and the first that ended the operations.
-type LLResult struct {
-	Filled uint32 // not 0: it is
-	Status gin.Status
-	What   uint32 // Fault*
-	Rank   int32
-	A, B   int64
-	Op     uint64 // number of the dispatch
-	_      [24]byte
-}
-
-// What went wrong.
-const (
-	FaultSend      = 1 // status of a put or signal to Rank; A is the expert
-	FaultWait      = 2 // status of a wait for Rank's messages; A is the expert
-	FaultAnswer    = 3 // status of a wait for Rank's answer; A is the expert
-	FaultSelection = 4 // selection A of the own tokens is B: no expert
-	FaultCopies    = 5 // A selections name expert B: more than fit
-	FaultTokens    = 6 // Tokens.Count says A, more than B
-	FaultCount     = 7 // Rank sent A rows for expert B: more than it can
-	FaultHeader    = 8 // Rank's row A for expert B has a header that cannot be
-)
 
 // LL is the arguments of the low-latency kernels.
 type LL struct {
@@ -84,15 +53,14 @@ type LL struct {
 	Counts gpu.Ptr[uint32]  // [local] rows
 	Blocks gpu.Ptr[Block]   // [local][rank]
 
-	State   gpu.Ptr[LLState]
+	Number  gpu.Ptr[uint64] // of the next dispatch
 	Now     gpu.Ptr[LLTurn]
 	Answers gpu.Ptr[uint64] // [set] combines so far: what the signal of each expert comes to
 	Ends    gpu.Ptr[uint64] // [2][set][box][rank] what the set's last dispatch ended at, and what this one does
 	Total   gpu.Ptr[uint32] // [far box] messages of the own tokens
 	Next    gpu.Ptr[uint32] // [far box] slots taken
 	Done    gpu.Ptr[uint32] // [far box] messages on their way
-	Told    gpu.Ptr[uint32] // [2] not 0 when somebody fills that result
-	Results gpu.Ptr[LLResult]
+	Faults  Faults
 
 	Tokens, MaxTokens, Cap int32
 	Hidden, TopK, Experts  int32
@@ -109,13 +77,13 @@ type LL struct {
 
 // begin fills the turn for a new dispatch. One thread calls it.
 func (a *LL) begin() {
-	op, tokens := a.State.Raw().Dispatches, uint32(a.Tokens)
+	op, tokens := a.Number.Load(), uint32(a.Tokens)
 	if !a.Count.IsNil() {
 		tokens = a.Count.Load()
 	}
 	in := int32(op % uint64(2*a.Sets))
 	a.Now.Store(LLTurn{Op: op, Set: in % a.Sets, Half: in / a.Sets, Tokens: int32(min(tokens, uint32(a.Tokens)))})
-	a.State.Raw().Dispatches = op + 1
+	a.Number.Store(op + 1)
 	if tokens > uint32(a.Tokens) {
 		a.refuse(FaultTokens, int64(tokens), int64(a.Tokens))
 	}
@@ -217,14 +185,10 @@ func (a *LL) lsa(rank int32) int32 {
 	return gin.LSARank(&a.DC, rank)
 }
 
-// refuse tells the host what is wrong with this rank's input. The operation goes on with the rest of it.
-func (a *LL) refuse(what uint32, x, y int64) { a.tell(0, gin.Invalid, what, a.DC.Rank, x, y) }
-
-// fail tells the host why this rank's operations can't be right any more, and ends them. A signal that came after it
-// would tell a peer that all is there.
+// refuse and fail are Faults'.
+func (a *LL) refuse(what uint32, x, y int64) { a.Faults.refuse(a.op(), what, a.DC.Rank, x, y) }
 func (a *LL) fail(s gin.Status, what uint32, rank int32, x, y int64) {
-	gpu.Store(gpu.PtrTo(&a.State.Raw().Failed), 1, gpu.Relaxed, gpu.ScopeGPU)
-	a.tell(1, s, what, rank, x, y)
+	a.Faults.fail(a.op(), s, what, rank, x, y)
 }
 
 // sent says whether a put or signal to a rank, for one of its experts, was taken, and fails if it was not.
@@ -233,29 +197,6 @@ func (a *LL) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
 		a.fail(s, FaultSend, rank, int64(a.first(rank)+local), 0)
 	}
 	return s == gin.OK
-}
-
-func (a *LL) failed() bool {
-	return gpu.Load(gpu.PtrTo(&a.State.Raw().Failed), gpu.Relaxed, gpu.ScopeGPU) != 0
-}
-
-// over says whether operations have failed, the same to all lanes of a warp: it may happen while they look.
-func (a *LL) over(t gpu.Thread) bool {
-	n := uint32(0)
-	if t.Lane() == 0 && a.failed() {
-		n = 1
-	}
-	return gpu.ShflIdx(t, n, 0) != 0
-}
-
-// tell fills a result, unless it is. Who fills it is decided in memory of the device.
-func (a *LL) tell(i int, s gin.Status, what uint32, rank int32, x, y int64) {
-	if !gpu.AtomicCAS(a.Told.At(i), 0, 1, gpu.Relaxed, gpu.ScopeGPU) {
-		return
-	}
-	r := a.Results.At(i).Raw()
-	r.Status, r.What, r.Rank, r.A, r.B, r.Op = s, what, rank, x, y, a.op()
-	gpu.Store(gpu.PtrTo(&r.Filled), 1, gpu.Release, gpu.ScopeSys)
 }
 
 // expert is selection k of a token, -1 for none. What is no expert counts as none: LLCount has reported it.

@@ -115,7 +115,7 @@ type layout struct {
 	outs          int // size of a turn's outputs: [local][rank*token] rows
 	infos         int // size of what is known of each packed row of a turn
 	// Offsets in the small tables.
-	state, now, told, answers, total, next, done, counts, blocks, ends, tables int
+	number, now, failed, told, answers, total, next, done, counts, blocks, ends, tables int
 }
 
 func (o *Options) layout(ranks int) layout {
@@ -140,7 +140,7 @@ func (o *Options) layout(ranks int) layout {
 		l.tables += (bytes + 63) &^ 63
 		return off
 	}
-	l.state, l.now, l.told, l.answers = take(64), take(64*l.turns), take(8), take(8*l.sets)
+	l.number, l.now, l.failed, l.told, l.answers = take(8), take(64*l.turns), take(4), take(8), take(8*l.sets)
 	far := 4 * max(o.Experts, ranks)
 	l.total, l.next, l.done = take(far), take(far), take(far)
 	l.counts, l.blocks, l.ends = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(2*l.sets*8*l.boxes*ranks)

@@ -11,7 +11,7 @@ import (
 //
 //gpu:kernel warps=16
 func LLReceive(t gpu.Thread, a LL) {
-	if a.over(t) {
+	if a.Faults.over(t) {
 		return
 	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
@@ -50,8 +50,9 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 	begin = gpu.ShflIdx(t, begin, 0)
 	row := int(local*a.DC.Ranks)*int(a.Cap) + int(begin)
 	end := row + int(rows)
+	first := a.Recv.Base.Byte(a.slot(box, src, 0))
 	for j := range messages {
-		msg := a.Recv.Base.Byte(a.slot(box, src, int32(j)))
+		msg := first.Byte(uint64(j) * a.msg())
 		times := int32(1)
 		if a.PerRank != 0 {
 			times = a.names(msg, e)
@@ -85,7 +86,7 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 	c := gin.Open(&a.DC, a.context(box))
 	id := a.dispatchSignal(a.set(), box, src)
 	from := a.end(0, id).Load()
-	if a.failed() {
+	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
 	s := c.WaitSignal(gin.ByWarp(t), id, from+1, 64, gin.FromPeer(gin.World(&a.DC), src))
