@@ -36,6 +36,7 @@ var examples = []example{
 	{"alltoall", 60, 4, each("262144 bytes received, all right"), "a.Win, uint64(p)*chunk, chunk", "a.Win, 0, chunk"},
 	{"fused", 200, 4, each("3 forms of 2 layers, 442368 bytes compared, all right"), "a.send(t, c, k, tile, 1)", "a.send(t, c, k, 0, 1)"},
 	{"kvhandoff", 120, 4, kvhandoffSays, "a.Win, at, block", "a.Win, 0, block"},
+	{"moelayer", 140, 4, moelayerSays, "a.Rows.At(at)", "a.Rows.At(0)"},
 	{"pingpong", 60, 2, each("1000 messages received, all right"), "i*i+1, 8", "i*i+1+i/1999, 8"},
 }
 
@@ -49,6 +50,11 @@ func kvhandoffSays(rank int) string {
 	return fmt.Sprintf("8 blocks sent; block 8 of 32768 bytes does not fit rank %d's window of 262144: Invalid", rank+2)
 }
 
+func moelayerSays(rank int) string {
+	tokens := 3*16 - 3*rank - 3
+	return fmt.Sprintf("%d tokens in 3 steps, 2 of them replayed, %d elements compared, all right", tokens, tokens*64)
+}
+
 // ours is the path of the examples' packages in this module, theirs where a newcomer has copied them.
 const (
 	ours   = "github.com/doorbell-net/doorbell/examples/"
@@ -56,7 +62,7 @@ const (
 )
 
 // public is what an example may import besides the standard library.
-var public = []string{"github.com/doorbell-net/doorbell", "github.com/doorbell-net/doorbell/gin", "github.com/doorbell-net/doorbell/gpu"}
+var public = []string{"github.com/doorbell-net/doorbell", "github.com/doorbell-net/doorbell/gin", "github.com/doorbell-net/doorbell/gpu", "github.com/doorbell-net/doorbell/moe"}
 
 // TestEachFolder: none is forgotten here, but for those of C++, which have a test of their own.
 func TestEachFolder(t *testing.T) {
