@@ -47,9 +47,9 @@ func (c *Comm) Graph(f func(*Stream) error) (*Graph, error) {
 // Graph is the one that records what this stream is given, nil for a stream that queues it.
 func (s *Stream) Graph() *Graph { return s.graph }
 
-// AtReplay is for who keeps account on the host of what a graph's kernels do, and is called while it is recorded. may is
-// asked before each replay, with the stream that it is to be queued on: an error refuses it, and nothing is queued. did is
-// told of each that was queued.
+// AtReplay is for who keeps account on the host of what a graph's kernels do. While the graph is recorded, it leaves two
+// functions: may is asked before each replay, with the stream that it is to be queued on, and an error of it refuses the
+// replay, so that nothing is queued; did is told of each that was queued.
 func (g *Graph) AtReplay(may func(*Stream) error, did func(*Stream)) {
 	g.hooks = append(g.hooks, replayHook{may, did})
 }

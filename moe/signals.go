@@ -25,7 +25,7 @@ func (b *Buffer) Signals(ctx context.Context, st *doorbell.Stream) (s Signals, e
 		return s, err
 	}
 	defer mem.Free()
-	a := LLSignalsArgs{A: b.args(&Received{b: b, course: &b.queued}), Values: gpu.Cast[uint64](mem.Ptr())}
+	a := LLSignalsArgs{A: b.args(&Received{b: b}), Values: gpu.Cast[uint64](mem.Ptr())}
 	if err := doorbell.Launch(st, LLSignalsKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a); err != nil {
 		return s, err
 	}
