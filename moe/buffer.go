@@ -38,26 +38,8 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 	if err == nil {
 		err = o.fits(c.Size())
 	}
-	mine, jerr := json.Marshal(o)
-	if err = errors.Join(err, jerr); err != nil {
-		mine = nil
-	}
-	// Also when this rank's are refused: the others are told, and do not wait.
-	all, gerr := c.AllGather(ctx, mine)
-	if err != nil || gerr != nil {
-		return nil, fmt.Errorf("rank %d: %w", c.Rank(), errors.Join(err, gerr))
-	}
-	for r, b := range all {
-		var other Options
-		if len(b) == 0 {
-			return nil, fmt.Errorf("rank %d: moe: rank %d refused its options", c.Rank(), r)
-		}
-		if err := json.Unmarshal(b, &other); err != nil {
-			return nil, fmt.Errorf("rank %d: moe: options of rank %d: %w", c.Rank(), r, err)
-		}
-		if other != o {
-			return nil, fmt.Errorf("rank %d: moe: options differ: %+v here, %+v on rank %d", c.Rank(), o, other, r)
-		}
+	if err := agree(ctx, c, o, err); err != nil {
+		return nil, err
 	}
 	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size()), grid: doorbell.Grid{Blocks: 1, Warps: 1}}
 	b.queued.turns = make([]*Received, b.lay.turns)
@@ -68,6 +50,32 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), b.Close())
 	}
 	return b, nil
+}
+
+// agree refuses options, on all ranks, that a rank has refused or that are not the same on all. err is why this one
+// refuses its own: the others are told, and do not wait.
+func agree[O comparable](ctx context.Context, c *doorbell.Comm, mine O, err error) error {
+	text, jerr := json.Marshal(mine)
+	if err = errors.Join(err, jerr); err != nil {
+		text = nil
+	}
+	all, gerr := c.AllGather(ctx, text)
+	if err != nil || gerr != nil {
+		return fmt.Errorf("rank %d: %w", c.Rank(), errors.Join(err, gerr))
+	}
+	for r, b := range all {
+		var other O
+		if len(b) == 0 {
+			return fmt.Errorf("rank %d: moe: rank %d refused its options", c.Rank(), r)
+		}
+		if err := json.Unmarshal(b, &other); err != nil {
+			return fmt.Errorf("rank %d: moe: options of rank %d: %w", c.Rank(), r, err)
+		}
+		if other != mine {
+			return fmt.Errorf("rank %d: moe: options differ: %+v here, %+v on rank %d", c.Rank(), mine, other, r)
+		}
+	}
+	return nil
 }
 
 func (b *Buffer) make(ctx context.Context) (err error) {

@@ -32,19 +32,25 @@ func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 // ranks' state is not known.
 func (b *Buffer) Check() error {
 	b.stream = nil
-	if b.queued.broken != nil {
-		return b.queued.broken
+	return checked(b.results(), &b.queued.broken, b.explain, func() error { return b.own.Write(b.at(b.lay.told), make([]byte, 4)) })
+}
+
+// checked says what kernels left in the two results. A failure stays, and is in broken from then on; what is wrong with the
+// input is told once: clear has the kernels report again.
+func checked(results gpu.Ptr[Result], broken *error, explain func(*Result) error, clear func() error) error {
+	if *broken != nil {
+		return *broken
 	}
-	input, failure := b.results().Raw(), b.results().At(1).Raw()
+	input, failure := results.Raw(), results.At(1).Raw()
 	if failure.Filled != 0 {
-		b.queued.broken = b.explain(failure)
+		*broken = explain(failure)
 	}
 	if input.Filled == 0 {
-		return b.queued.broken
+		return *broken
 	}
-	err := b.explain(input)
+	err := explain(input)
 	*input = Result{}
-	return errors.Join(err, b.own.Write(b.at(b.lay.told), make([]byte, 4)), b.queued.broken)
+	return errors.Join(err, clear(), *broken)
 }
 
 // Error is what went wrong in an operation.

@@ -82,37 +82,19 @@ func LLCombine(t gpu.Thread, a LL) {
 	}
 }
 
-// combineLanes is how many pairs of elements a lane adds up at once.
-const combineLanes = 4 * (32 / gpu.WarpSize)
-
 func (a *LL) combine(t gpu.Thread, token int32) {
 	out, in := gpu.Cast[uint32](a.Y.Byte(uint64(token)*a.row())), a.Recv.Base.Byte(a.back(token, 0))
 	pairs := a.Hidden / 2
-	for at := t.Lane() * combineLanes; at < pairs; at += combineLanes * gpu.WarpSize {
-		var lo, hi [combineLanes]float32
-		n := min(pairs-at, combineLanes)
+	for at := t.Lane() * sumPairs; at < pairs; at += sumPairs * gpu.WarpSize {
+		var s sum
+		n := min(pairs-at, sumPairs)
 		for k := range a.TopK {
 			if a.expert(token, k) < 0 {
 				continue
 			}
 			w := a.Weights.At(int(token)*int(a.TopK) + int(k)).Load()
-			v := gpu.Slice(gpu.Cast[uint32](in.Byte(uint64(k)*a.row())).At(int(at)), int(n))
-			addUp(&lo, &hi, v, w)
+			s.add(gpu.Slice(gpu.Cast[uint32](in.Byte(uint64(k)*a.row())).At(int(at)), int(n)), w)
 		}
-		for j := range int32(combineLanes) {
-			if j < n {
-				out.At(int(at + j)).Store(gpu.BF16x2(lo[j], hi[j]))
-			}
-		}
-	}
-}
-
-func addUp(lo, hi *[combineLanes]float32, v []uint32, w float32) {
-	for j := range combineLanes { // a constant, so that sums stay in registers
-		if j >= len(v) {
-			break
-		}
-		lo[j] = gpu.Add(lo[j], gpu.Mul(w, gpu.BF16Lo(v[j])))
-		hi[j] = gpu.Add(hi[j], gpu.Mul(w, gpu.BF16Hi(v[j])))
+		s.store(gpu.Slice(out.At(int(at)), int(n)))
 	}
 }

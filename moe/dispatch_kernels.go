@@ -81,7 +81,8 @@ func LLSend(t gpu.Thread, a LL) {
 		if x := a.X.Byte(uint64(token) * a.row()); a.Format == int32(BF16) {
 			gpu.CopyWarp(t, msg.Byte(uint64(a.Head)), x, a.row())
 		} else {
-			a.quantise(t, msg.Byte(uint64(a.Head)), x)
+			q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
+			q.quantise(t, msg.Byte(uint64(a.Head)), x)
 		}
 		t.SyncWarp()
 		for k := range a.TopK {

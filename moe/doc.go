@@ -6,15 +6,22 @@
 // each token to its experts' ranks; what the experts made of it is brought back by Combine, which adds it up with the
 // token's weights.
 //
-// This is the low-latency form (LL): each selection of a token is one message into a slot of its own, so that nobody
-// waits for an answer before it sends; a signal per (expert, source) says how many came. Payloads are BF16 or, to the
-// experts, FP8 (Format). Ranks of one node store into each other's windows, the others are put to.
+// There are two forms. In the low-latency one (LL, Buffer) each selection of a token is one message into a slot of its own,
+// so that nobody waits for an answer before it sends; a signal per (expert, source) says how many came.
+//
+// The high-throughput form (HT, HTBuffer) is for thousands of tokens. The ranks first tell each other how many rows go
+// where, so that each row has its place before any is sent; a token then goes once to each rank that has experts of it,
+// between nodes once to each node, and is combined unweighted, in two levels. Channels cut the tokens into parts that move
+// side by side; between nodes each has rings of messages, of any size from two.
+//
+// Payloads are BF16 or, to the experts, FP8 (Format). Ranks of one node store into each other's windows, the others are put
+// to.
 //
 // Experts need not divide by ranks: the first Experts % Ranks ranks have one more. A selection of -1 is none. The same
-// expert twice in a token's selections is two selections: two copies, and both weights count.
+// expert twice in a token's selections is two selections: two copies in LL, one row in HT, and both weights count.
 //
-// An operation may be cut in two, a part that sends and one that receives, with no kernel running between them. With at
-// most d operations between their two parts (Options.Outstanding), nothing is cleared between operations: slots and
+// An operation of LL may be cut in two, a part that sends and one that receives, with no kernel running between them. With
+// at most d operations between their two parts (Options.Outstanding), nothing is cleared between operations: slots and
 // signals come in 2d sets, used in turn, and signals only grow. That is safe since a rank that has received an operation
 // knows that each peer has received the one d before. Rows and outputs of d dispatches are kept.
 //

@@ -36,6 +36,10 @@ const (
 	FaultTokens    = 6 // Tokens.Count says A, more than B
 	FaultCount     = 7 // Rank sent A rows for expert B: more than it can
 	FaultHeader    = 8 // Rank's row A for expert B has a header that cannot be
+	// Of the high-throughput form, where A and B of a header are the message and nothing, and no expert is waited for.
+	FaultRows     = 9  // Rank would get A rows: more than the B that it has room for
+	FaultLayout   = 10 // Rank told A of its layout, where B is the most
+	FaultMessages = 11 // Rank has put A messages, where B are still to come
 )
 
 // refuse tells what is wrong with this rank's input. The operation goes on with the rest of it.

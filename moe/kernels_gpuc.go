@@ -22,10 +22,16 @@ var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
 
 // The kernels as launch takes them.
 var (
-	LLCombineKernel = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...)
-	LLCountKernel   = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
-	LLReceiveKernel = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...)
-	LLReturnKernel  = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...)
-	LLSendKernel    = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...)
-	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
+	HTCombineKernel  = gpu.NewKernel("HTCombine", HTCombine, kernelsPTX, kernelsCubins...)
+	HTDispatchKernel = gpu.NewKernel("HTDispatch", HTDispatch, kernelsPTX, kernelsCubins...)
+	HTLayoutKernel   = gpu.NewKernel("HTLayout", HTLayout, kernelsPTX, kernelsCubins...)
+	HTReadyKernel    = gpu.NewKernel("HTReady", HTReady, kernelsPTX, kernelsCubins...)
+	HTTellKernel     = gpu.NewKernel("HTTell", HTTell, kernelsPTX, kernelsCubins...)
+	HTValuesKernel   = gpu.NewKernel("HTValues", HTValues, kernelsPTX, kernelsCubins...)
+	LLCombineKernel  = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...)
+	LLCountKernel    = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
+	LLReceiveKernel  = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...)
+	LLReturnKernel   = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...)
+	LLSendKernel     = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...)
+	LLSignalsKernel  = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
 )

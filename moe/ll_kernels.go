@@ -104,19 +104,8 @@ func (a *LL) row() uint64     { return 2 * uint64(a.Hidden) }
 func (a *LL) payload() uint64 { return uint64(a.Payload) }
 func (a *LL) msg() uint64     { return uint64(a.Head) + a.payload() }
 
-// first is the first expert of a rank.
-func (a *LL) first(rank int32) int32 {
-	return rank*(a.Experts/a.DC.Ranks) + min(rank, a.Experts%a.DC.Ranks)
-}
-
-// owner is the rank that an expert lives on: the first ranks have one more where they do not divide.
-func (a *LL) owner(e int32) int32 {
-	each, more := a.Experts/a.DC.Ranks, a.Experts%a.DC.Ranks
-	if e < more*(each+1) {
-		return e / (each + 1)
-	}
-	return more + (e-more*(each+1))/each
-}
+func (a *LL) first(rank int32) int32 { return spread{a.Experts, a.DC.Ranks}.first(rank) }
+func (a *LL) owner(e int32) int32    { return spread{a.Experts, a.DC.Ranks}.owner(e) }
 
 // slot is where message n of rank src to a box of this rank lies in the receive window.
 func (a *LL) slot(box, src, n int32) uint64 {

@@ -57,23 +57,31 @@ func (o *Options) fill(ranks int) {
 
 // Validate says what of the options is not accepted.
 func (o Options) Validate() error {
-	for _, f := range []struct {
-		name         string
-		v, low, high int
-	}{
+	return limits{
 		{"tokens", o.MaxTokens, 1, maxTokens}, {"hidden", o.Hidden, 8, maxHidden}, {"top-k", o.TopK, 1, MaxTopK},
 		{"experts", o.Experts, 1, maxExperts}, {"contexts", o.Contexts, 0, 1024},
 		{"copies", o.Copies, 0, MaxTopK}, {"outstanding", o.Outstanding, 0, maxStarted},
-	} {
-		if f.v < f.low || f.v > f.high {
-			return fmt.Errorf("moe: %s is %d, %d to %d is accepted", f.name, f.v, f.low, f.high)
+	}.check(o.Format, o.Hidden)
+}
+
+// limits are options with what is accepted of each.
+type limits []struct {
+	name         string
+	v, low, high int
+}
+
+// check says what is not accepted of them, and of what both forms have.
+func (l limits) check(f Format, hidden int) error {
+	for _, o := range l {
+		if o.v < o.low || o.v > o.high {
+			return fmt.Errorf("moe: %s is %d, %d to %d is accepted", o.name, o.v, o.low, o.high)
 		}
 	}
-	if !o.Format.valid() {
-		return fmt.Errorf("moe: format is %d, 0 to %d is accepted: %v", o.Format, len(formatNames)-1, formatNames)
+	if !f.valid() {
+		return fmt.Errorf("moe: format is %d, 0 to %d is accepted: %v", f, len(formatNames)-1, formatNames)
 	}
-	if o.Hidden%8 != 0 {
-		return fmt.Errorf("moe: hidden is %d, a multiple of 8 is accepted", o.Hidden)
+	if hidden%8 != 0 {
+		return fmt.Errorf("moe: hidden is %d, a multiple of 8 is accepted", hidden)
 	}
 	return nil
 }
@@ -88,10 +96,12 @@ func (o Options) fits(ranks int) error {
 	return nil
 }
 
-// local is the number of experts of a rank: the first ones take one more when they do not divide.
-func (o *Options) local(rank, ranks int) int {
-	n := o.Experts / ranks
-	if rank < o.Experts%ranks {
+func (o *Options) local(rank, ranks int) int { return localExperts(o.Experts, rank, ranks) }
+
+// localExperts is the number of experts of a rank: the first ones take one more when they do not divide.
+func localExperts(experts, rank, ranks int) int {
+	n := experts / ranks
+	if rank < experts%ranks {
 		n++
 	}
 	return n

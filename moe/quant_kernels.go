@@ -16,8 +16,11 @@ const (
 	e4m3Max    = 448  // of e4m3
 )
 
+// rowFormat is how rows are sent: see the kernels' arguments of the same names.
+type rowFormat struct{ Format, Hidden, Values, Payload int32 }
+
 // quantise writes a row of BF16 as e4m3 and its scales, 4 elements a lane at a time. All lanes of a warp call it.
-func (a *LL) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
+func (a *rowFormat) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
 	x, q := gpu.Cast[gpu.U32x2](from), gpu.Cast[uint32](row)
 	fours, space := a.Hidden/4, a.Values/4
 	groups := (a.Hidden + groupSize - 1) / groupSize
@@ -61,7 +64,7 @@ func topOf(top uint32, x gpu.U32x2) uint32 {
 }
 
 // storeScale writes the scale of a group whose largest magnitude is top, and returns what its elements are multiplied by.
-func (a *LL) storeScale(t gpu.Thread, scales gpu.Ptr[byte], g int32, top float32) float32 {
+func (a *rowFormat) storeScale(t gpu.Thread, scales gpu.Ptr[byte], g int32, top float32) float32 {
 	scale, by := float32(top/e4m3Max), float32(e4m3Max/top)
 	e := uint32(0)
 	if a.Format != int32(FP8) {

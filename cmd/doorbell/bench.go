@@ -36,6 +36,7 @@ type benchKind struct {
 	sizesUnit   int64  // they are multiples of; 0: any
 	lsa         string // by default
 	moe, coll   bool
+	tokens      int // of moe, by default
 	notBuilt    bool
 	hidden      bool // for who measures our own parts, not in the list
 }
@@ -45,8 +46,8 @@ var benchKinds = []benchKind{
 	{name: "bw", short: "bandwidth of puts in flight", ranks: 2, minRanks: 2, sizes: "4..4M", lsa: "off"},
 	{name: "rate", short: "small puts per second", ranks: 2, minRanks: 2, sizes: "8", lsa: "off"},
 	{name: "alltoall", short: "every rank puts to every rank", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on"},
-	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true},
-	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, notBuilt: true},
+	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true, tokens: 64},
+	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, tokens: 4096, long: htLong},
 	{name: "fused", short: "layers that send each tile as it is computed, beside two kernels, and beside the host", long: fusedLong, ranks: 4, minRanks: 2,
 		sizes: "4K,16K,64K", sizesOf: "`SIZES` of what each rank computes and sends to each other", sizesUnit: benches.FusedTile, lsa: "on"},
 	{name: "post", short: "what a put costs the device alone", ranks: 2, minRanks: 2, sizes: "8,64K", lsa: "off", hidden: true},
@@ -58,6 +59,14 @@ of the same work over the same memory: fused, one kernel that sends each tile of
 kernel that computes all and then one that sends all; host, the same with the host waiting between any two kernels, where a
 kernel that only communicates stands for the transfer that the host would post. A time is a round as the host sees it, from
 the first launch to the end of its wait; GB/s is what a rank sends to all others.`
+
+const htLong = `Measures dispatch and combine of thousands of tokens (moe.HTBuffer). "size" is what the published figures count for a rank:
+in a world of one node the rows that it receives; of several, one row for each token and node that it goes to, its own
+included. "net" is what all ranks truly put to the network in one operation. Below each stand the parts of its time by the
+device's clock, and the copies of memory that it cannot do without, by all ranks at once until the last is done, in the same
+run; "of copies" is its time over theirs, medians. For a dispatch: each row into its place; of each message to another node
+its row into the message, the message across, and its row into its places there. For a combine: the outputs that it reads,
+and each message across.`
 
 // benchRunner is runBench; tests put another in its place.
 var benchRunner = runBench

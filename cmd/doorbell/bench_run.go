@@ -32,7 +32,7 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 	bc := benches.Config{
 		HostWindows: cfg.Windows == "host",
 		Sizes:       cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
-		TopK: cfg.TopK, Experts: cfg.Experts, Format: cfg.format(), PerRank: cfg.Wire == "rank", Routing: cfg.Routing, Record: cfg.Record, Inject: cfg.Inject, Step: cfg.Step,
+		TopK: cfg.TopK, Experts: cfg.Experts, Format: cfg.format(), PerRank: cfg.Wire == "rank", Channels: cfg.Channels, Ring: cfg.Ring, Routing: cfg.Routing, Record: cfg.Record, Inject: cfg.Inject, Step: cfg.Step,
 	}
 	if err := bindRank(cfg); err != nil {
 		return report.Result{}, err

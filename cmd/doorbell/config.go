@@ -37,6 +37,8 @@ type benchConfig struct {
 
 	Tokens, Hidden, TopK, Experts int    // ll, ht
 	Wire                          string // ll: expert or rank, what a dispatch message is for
+	Form                          string // ht: slots or rings
+	Channels, Ring                int    // ht; 0 channels: the library's choice; messages of a ring
 	DType                         string // ll, ht: a format of moe; coll: f32 and others
 	Routing, Record               string // files; empty: none
 	Op                            string // coll
@@ -87,13 +89,16 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Experts      int     `json:"experts,omitempty"`
 		DType        string  `json:"dtype,omitempty"`
 		Wire         string  `json:"wire,omitempty"`
+		Form         string  `json:"form,omitempty"`
+		Channels     int     `json:"channels,omitempty"`
+		Ring         int     `json:"ring,omitempty"`
 		Routing      string  `json:"routing,omitempty"`
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
 		PTX          string  `json:"ptx,omitempty"`
 		Pairs        int     `json:"pairs,omitempty"`
 	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
-		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
+		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Form, c.Channels, c.Ring, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
 }
 
 // benchFlags are flags as typed, before they become a benchConfig.
@@ -131,12 +136,18 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.IntVar(&b.Pairs, "pairs", 0, "with --ptx, measure the built-in kernel and the file's in turn, so many `TIMES` (pingpong)")
 	_ = errors.Join(f.MarkHidden("ptx"), f.MarkHidden("pairs"))
 	if b.kind.moe {
-		f.IntVar(&b.Tokens, "tokens", 64, "tokens of each rank")
+		f.IntVar(&b.Tokens, "tokens", b.kind.tokens, "tokens of each rank")
 		f.IntVar(&b.Hidden, "hidden", 7168, "elements of a token")
 		f.IntVar(&b.TopK, "topk", 8, "experts that each token goes to")
 		f.IntVar(&b.Experts, "experts", 32, "experts in the whole world")
 		f.StringVar(&b.DType, "dtype", "bf16", "type of a token's elements on the way to experts: `"+strings.Join(moe.Formats(), "|")+"`")
-		f.StringVar(&b.Wire, "wire", "expert", "send a token once to each of its experts, or to each rank that has some: `expert|rank`")
+		if b.kind.name == "ll" {
+			f.StringVar(&b.Wire, "wire", "expert", "send a token once to each of its experts, or to each rank that has some: `expert|rank`")
+		} else {
+			f.StringVar(&b.Form, "form", "slots", "what messages between nodes go through: room for all, or rings: `slots|rings`")
+			f.IntVar(&b.Channels, "channels", 0, "parts that a rank's tokens are cut into (0: the library chooses)")
+			f.IntVar(&b.Ring, "ring", 32, "messages that a ring has room for")
+		}
 		f.StringVar(&b.Routing, "routing", "", "take each token's experts from a `FILE`")
 		f.StringVar(&b.Record, "record", "", "write each token's experts to a `FILE`")
 	}
@@ -225,7 +236,15 @@ func (c *benchConfig) checkMoE() error {
 	if c.TopK > c.Experts {
 		return usagef("--topk %d: there are only %d experts", c.TopK, c.Experts)
 	}
-	return errors.Join(oneOf("--wire", c.Wire, "expert", "rank"), oneOf("--dtype", c.DType, moe.Formats()...))
+	if c.Form == "slots" {
+		c.Ring = 0 // room for all
+	} else if c.Form == "rings" && c.Ring < 2 {
+		return usagef("--ring %d: it must be 2 or more", c.Ring)
+	}
+	if c.Channels < 0 {
+		return usagef("--channels %d: it must be 0, for the library's choice, or more", c.Channels)
+	}
+	return errors.Join(oneOf("--wire", c.Wire, "expert", "rank"), oneOf("--form", c.Form, "slots", "rings"), oneOf("--dtype", c.DType, moe.Formats()...))
 }
 
 // format is what --dtype says of ll and ht; BF16 for the others.

@@ -359,7 +359,7 @@ func TestExitStatus(t *testing.T) {
 		{"bench ll --topk 40", 2, "only 32 experts"},
 		{"bench ll --wire token", 2, "expert, rank"},
 		{"bench ll --dtype f64", 2, "bf16, fp8"},
-		{"bench ht", 3, "not built yet"},
+		{"bench coll", 3, "not built yet"},
 		{"bench fused -n 1", 2, "at least 2 ranks"},
 		{"bench fused --sizes 4K,6K", 2, "6144: multiples of 4096"},
 		{"bench fused --sizes 0", 2, "0: multiples of 4096"},
@@ -411,7 +411,7 @@ func TestDoctor(t *testing.T) {
 
 // TestJSONAlsoWhenCalledWrongly: a script that asked for an object gets exactly one.
 func TestJSONAlsoWhenCalledWrongly(t *testing.T) {
-	for _, args := range []string{"bench ht --json", "bench bw --nonsense --json", "bench pingpong --json --sizes x", "bench nonsense --json"} {
+	for _, args := range []string{"bench coll --json", "bench bw --nonsense --json", "bench pingpong --json --sizes x", "bench nonsense --json"} {
 		var out, errs bytes.Buffer
 		code := cli(context.Background(), strings.Fields(args), &out, &errs)
 		r, err := report.Decode(out.Bytes())

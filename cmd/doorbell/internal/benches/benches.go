@@ -36,6 +36,7 @@ type Config struct {
 	Tokens, Hidden, TopK, Experts int
 	Format                        moe.Format
 	PerRank                       bool
+	Channels, Ring                int    // of ht; 0: moe.HTOptions' defaults
 	Routing, Record               string // files
 	Inject                        string // what goes wrong on purpose; the routing is then one that meets it
 
@@ -50,7 +51,7 @@ type Config struct {
 // Run runs the benchmark of that name on one rank.
 func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report.Result, error) {
 	run := map[string]func(*bench) error{
-		"pingpong": (*bench).pingPong, "bw": (*bench).bandwidth, "rate": (*bench).rate, "alltoall": (*bench).allToAll, "ll": (*bench).lowLatency, "post": (*bench).post,
+		"pingpong": (*bench).pingPong, "bw": (*bench).bandwidth, "rate": (*bench).rate, "alltoall": (*bench).allToAll, "ll": (*bench).lowLatency, "ht": (*bench).highThroughput, "post": (*bench).post,
 		"fused": (*bench).fused,
 	}[name]
 	if run == nil {
@@ -60,8 +61,8 @@ func Run(ctx context.Context, c *doorbell.Comm, name string, cfg Config) (report
 		cfg.Step = func(int, int, string) {}
 	}
 	b := &bench{ctx: ctx, c: c, cfg: cfg, info: c.Info()}
-	if name == "ll" && b.info.Device != "soft" {
-		return report.Result{}, fmt.Errorf("bench ll on device %s: %w", b.info.Device, doorbell.ErrNotSupported)
+	if (name == "ll" || name == "ht") && b.info.Device != "soft" {
+		return report.Result{}, fmt.Errorf("bench %s on device %s: %w", name, b.info.Device, doorbell.ErrNotSupported)
 	}
 	err := run(b)
 	r := report.Result{Bench: name, Host: report.Host{Hosts: c.Hosts()}, Rows: b.rows, Verified: err == nil && b.bad == "" && len(b.rows) > 0, Error: b.bad}
@@ -239,6 +240,7 @@ type part struct {
 	Ns      uint64 // of the measured operations
 	Count   uint64
 	Checked int64
+	Net     uint64 // bytes put to the network in one operation
 }
 
 // share tells all ranks how a part went, and returns what all said; what was found wrong ends up in b.bad. A rank that

@@ -73,13 +73,13 @@ func sized(name string, c Config) Config {
 	return c
 }
 
-var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "post", "fused"}
+var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "ht", "post", "fused"}
 
 func TestVerified(t *testing.T) {
 	for _, name := range names {
 		for _, lsa := range []bool{true, false} {
 			for _, n := range []int{1, 2, 3, 4} {
-				if n == 1 && name != "alltoall" && name != "ll" {
+				if n == 1 && name != "alltoall" && name != "ll" && name != "ht" {
 					continue // it takes two to exchange
 				}
 				t.Run(fmt.Sprintf("%s-%d-lsa=%v", name, n, lsa), func(t *testing.T) {
@@ -91,6 +91,9 @@ func TestVerified(t *testing.T) {
 						t.Fatalf("verified %v, %q, %v", r.Verified, r.Error, err)
 					}
 					for _, row := range r.Rows {
+						if strings.HasPrefix(row.Label, "- ") {
+							continue // a part of the one above
+						}
 						if row.CheckedBytes == 0 || row.Iters == 0 {
 							t.Errorf("row proves nothing: %+v", row)
 						}
@@ -139,7 +142,7 @@ func TestInjectedOverTCP(t *testing.T) {
 }
 
 func TestVirtualNodes(t *testing.T) {
-	for _, name := range []string{"alltoall", "ll"} {
+	for _, name := range []string{"alltoall", "ll", "ht"} {
 		r, err := runAll(t, name, 4, doorbell.Options{RanksPerNode: 2}, small(true))
 		if err != nil || !r.Verified {
 			t.Fatalf("%s: %v %q %v", name, r.Verified, r.Error, err)
@@ -158,9 +161,30 @@ func TestFormats(t *testing.T) {
 			}
 			cfg := small(true)
 			cfg.Format, cfg.PerRank = f, f == moe.FP8
-			r, err := runAll(t, "ll", 2, doorbell.Options{Inject: inject, Timeout: 5 * time.Second}, cfg)
-			if r.Verified != (inject == "") {
-				t.Errorf("%v, inject %q: verified %v, %q, %v", f, inject, r.Verified, r.Error, err)
+			for _, name := range []string{"ll", "ht"} {
+				r, err := runAll(t, name, 2, doorbell.Options{Inject: inject, Timeout: 5 * time.Second}, cfg)
+				if r.Verified != (inject == "") {
+					t.Errorf("%s, %v, inject %q: verified %v, %q, %v", name, f, inject, r.Verified, r.Error, err)
+				}
+			}
+		}
+	}
+}
+
+// Rows of ht say what was put to the network, where anything was, and how its time compares with copies.
+func TestHTAccounts(t *testing.T) {
+	for _, ring := range []int{0, 2} {
+		for _, perNode := range []int{2, 4} {
+			cfg := small(true)
+			cfg.Ring = ring
+			r, err := runAll(t, "ht", 4, doorbell.Options{RanksPerNode: perNode}, cfg)
+			if err != nil || !r.Verified {
+				t.Fatalf("%v %q %v", r.Verified, r.Error, err)
+			}
+			for _, row := range r.Rows {
+				if op := row.Label == "dispatch" || row.Label == "combine"; op != (row.Ratio > 0) || op && (row.NetBytes > 0) != (perNode == 2) {
+					t.Errorf("%d ranks a node: %+v", perNode, row)
+				}
 			}
 		}
 	}

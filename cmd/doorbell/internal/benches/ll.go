@@ -37,33 +37,30 @@ func (b *bench) lowLatency() error {
 }
 
 // routes is the routing of all ranks: each makes it for itself from the seed, or reads the file.
-func (l *ll) routes() (err error) {
-	b := l.b
+func (b *bench) routes() (*routing.Routing, error) {
 	if b.cfg.Routing != "" {
-		if l.route, err = routing.ReadFile(b.cfg.Routing); err != nil {
-			return err
+		g, err := routing.ReadFile(b.cfg.Routing)
+		if err == nil && g.Ranks != b.c.Size() {
+			err = fmt.Errorf("routing file %s is of %d ranks, this job has %d", b.cfg.Routing, g.Ranks, b.c.Size())
 		}
-		if l.route.Ranks != b.c.Size() {
-			return fmt.Errorf("routing file %s is of %d ranks, this job has %d", b.cfg.Routing, l.route.Ranks, b.c.Size())
-		}
-		return nil
+		return g, err
 	}
-	l.route, err = routing.Generate(routing.Options{
+	g, err := routing.Generate(routing.Options{
 		Seed: b.cfg.Seed, Ranks: b.c.Size(), Experts: b.cfg.Experts, TopK: b.cfg.TopK, Tokens: b.cfg.Tokens,
 	})
 	if err == nil && b.cfg.Record != "" && b.c.Rank() == 0 {
-		err = routing.WriteFile(b.cfg.Record, l.route)
+		err = routing.WriteFile(b.cfg.Record, g)
 	}
-	return err
+	return g, err
 }
 
 func (l *ll) setUp() error {
 	b := l.b
-	if err := l.routes(); err != nil {
+	var err error
+	if l.route, err = b.routes(); err != nil {
 		return err
 	}
 	r, g := b.c.Rank(), l.route
-	var err error
 	l.moe, err = moe.New(b.ctx, b.c, moe.Options{
 		MaxTokens: max(g.MaxTokens(), 1), Hidden: b.cfg.Hidden, TopK: g.TopK, Experts: g.Experts, NoLSA: !b.cfg.LSA, Copies: copies(g), Format: b.cfg.Format, PerRank: b.cfg.PerRank,
 	})

@@ -40,6 +40,9 @@ type Row struct {
 	GBps         float64
 	Mops         float64
 	CheckedBytes int64 // bytes compared with values that the receiver computed by itself
+	NetBytes     int64 // of one operation, all ranks: bytes that were put to the network, where that is not what Bytes counts
+	// Ratio is the median time of an operation over that of the copies of memory that it needs, in the same run.
+	Ratio float64
 }
 
 type rowJSON struct {
@@ -60,12 +63,14 @@ type rowJSON struct {
 	GBps         float64 `json:"GBps,omitempty"`
 	Mops         float64 `json:"Mops,omitempty"`
 	CheckedBytes int64   `json:"checked_bytes"`
+	NetBytes     int64   `json:"net_bytes,omitempty"`
+	Ratio        float64 `json:"ratio,omitempty"`
 }
 
 // MarshalJSON writes the row with the names of the contract. A figure that is not a number is left out.
 func (r Row) MarshalJSON() ([]byte, error) {
 	j := rowJSON(r)
-	for _, f := range []*float64{&j.P50US, &j.P99US, &j.MinUS, &j.MaxUS, &j.GBps, &j.Mops} {
+	for _, f := range []*float64{&j.P50US, &j.P99US, &j.MinUS, &j.MaxUS, &j.GBps, &j.Mops, &j.Ratio} {
 		*f = figure(*f)
 	}
 	return json.Marshal(j)

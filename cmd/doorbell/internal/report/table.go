@@ -93,6 +93,8 @@ func (r Result) layout() (common string, columns []column) {
 		column{"min us", func(x Row) string { return decimals(x.MinUS) }, func(x Row) bool { return x.MinUS > 0 }},
 		column{"GB/s", func(x Row) string { return decimals(x.GBps) }, func(x Row) bool { return x.GBps > 0 }},
 		column{"Mops/s", func(x Row) string { return decimals(x.Mops) }, func(x Row) bool { return x.Mops > 0 }},
+		column{"net", func(x Row) string { return Size(x.NetBytes) }, func(x Row) bool { return x.NetBytes > 0 }},
+		column{"of copies", func(x Row) string { return decimals(x.Ratio) }, func(x Row) bool { return x.Ratio > 0 }},
 		column{"checked", func(x Row) string { return Size(x.CheckedBytes) }, always},
 	)
 	for _, c := range all {

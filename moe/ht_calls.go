@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// Dispatch sends each of this rank's tokens once to each rank that has experts of it, and receives what this rank's experts
+// are sent: it queues the kernels on the stream and returns. All ranks call it, with 0 tokens too. x.Weights may be nil.
+// x's experts and weights stay as they are while the layout is used. When the stream is done, Check says whether it was
+// right.
+func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) {
+	const what = "dispatch"
+	if err := cmp.Or(h.ready(what, st), h.check(what, x)); err != nil {
+		return nil, err
+	}
+	r := &HTReceived{h: h, tokens: x, op: h.dispatches}
+	h.dispatches++
+	h.keep(st, r)
+	a := h.args(r)
+	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, htLayoutGrid(h), a), h.move(st, a))
+}
+
+// DispatchAgain sends other rows of the same tokens to the same places: what was chosen and weighed is not looked at
+// again. x is [N][Hidden] BF16, a multiple of 16. It is as a Dispatch of the same tokens with these rows.
+func (h *HTBuffer) DispatchAgain(st *doorbell.Stream, r *HTReceived, x gpu.Ptr[byte]) error {
+	const what = "dispatch again"
+	if err := h.usable(what, st, r, "rows", x); err != nil {
+		return err
+	}
+	r.tokens.X = x
+	a := h.args(r)
+	a.Again = 1
+	return h.queue(st, h.move(st, a))
+}
+
+// move launches what brings rows to places that HTLayout has found or, again, that are known.
+func (h *HTBuffer) move(st *doorbell.Stream, a HT) error {
+	return errors.Join(doorbell.Launch(st, HTTellKernel, doorbell.Grid{Blocks: 1, Warps: h.warps()}, a),
+		doorbell.Launch(st, HTDispatchKernel, h.opt.grid(&h.lay), a))
+}
+
+// HTCombined is where a combine writes, and what it adds.
+type HTCombined struct {
+	Y       gpu.Ptr[byte]    // [N][Hidden] BF16, a multiple of 16
+	Weights gpu.Ptr[float32] // [N][TopK], nil: not wanted
+	Bias    [2]gpu.Ptr[byte] // [N][Hidden] BF16 each, multiples of 16, nil: none
+}
+
+// Combine adds up, for each token of this rank, the rows of Outputs of all ranks that it went to, unweighted: who wants
+// weights applies them before. In float32 and two levels, as moe/ref's HTCombine says to the bit; a token that went nowhere
+// becomes its biases. It queues the kernels and returns; see Dispatch.
+func (h *HTBuffer) Combine(st *doorbell.Stream, r *HTReceived, out HTCombined) error {
+	const what = "combine"
+	if err := h.usable(what, st, r, "output", out.Y); err != nil {
+		return err
+	}
+	for _, b := range out.Bias {
+		if b.Addr()&15 != 0 {
+			return h.refuse(what, "bias at %#x, a multiple of 16 is accepted", b.Addr())
+		}
+	}
+	a := h.args(r)
+	a.Y, a.YWeights, a.Bias = out.Y, out.Weights, out.Bias
+	return h.queue(st, doorbell.Launch(st, HTReadyKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a),
+		doorbell.Launch(st, HTCombineKernel, h.opt.grid(&h.lay), a))
+}
+
+// warps is how many the kernels of one block run with.
+func (h *HTBuffer) warps() int { return min(h.comm.Size(), h.opt.Channels, 16) }
+
+func htLayoutGrid(h *HTBuffer) doorbell.Grid {
+	return doorbell.Grid{Blocks: (h.opt.Channels + 7) / 8, Warps: min(h.opt.Channels, 8)}
+}
+
+// queue notes the outcome of launches. If one was not taken, the other ranks wait in vain.
+func (h *HTBuffer) queue(st *doorbell.Stream, launched ...error) error {
+	err := errors.Join(launched...)
+	if h.record(st) == nil {
+		h.stream, h.broken = st, err
+	}
+	return err
+}
+
+// htTape is the layouts that a graph makes.
+type htTape struct {
+	graph   *doorbell.Graph
+	layouts []*HTReceived
+}
+
+// record is the tape of a stream that records, nil for one that queues.
+func (h *HTBuffer) record(st *doorbell.Stream) *htTape {
+	g := st.Graph()
+	if g == nil {
+		return nil
+	}
+	if h.tape == nil || h.tape.graph != g {
+		t := &htTape{graph: g}
+		g.AtReplay(func(on *doorbell.Stream) error { return h.ready("replay", on) }, func(on *doorbell.Stream) {
+			h.stream = on
+			for _, r := range t.layouts {
+				h.layouts[r.slot()] = r
+			}
+		})
+		h.tape = t
+	}
+	return h.tape
+}
+
+// keep has a new layout take its place, a graph's again at each replay.
+func (h *HTBuffer) keep(st *doorbell.Stream, r *HTReceived) {
+	h.layouts[r.slot()] = r
+	if t := h.record(st); t != nil {
+		t.layouts = append(t.layouts, r)
+	}
+}
+
+func (h *HTBuffer) args(r *HTReceived) HT {
+	l, o, x := &h.lay, &h.opt, &r.tokens
+	own := func(off int) gpu.Ptr[byte] { return h.own.Ptr().Byte(uint64(off)) }
+	i32 := gpu.Cast[int32, byte]
+	return HT{
+		DC: h.dc.Device(), Win: h.win.Device(), X: x.X, Idx: x.Experts, Weights: x.Weights, Count: x.Count,
+		Plan: r.plan(), Place: i32(r.layout(l.place)), Base: i32(r.layout(l.base)), Routes: i32(r.layout(l.routes)),
+		Routed: i32(r.layout(l.routed)), ExpertRows: r.ExpertRows(),
+		State: gpu.Cast[HTState](own(l.state)), Ways: gpu.Cast[HTWay](own(l.ways)), Mine: i32(own(l.mine)),
+		Chosen: i32(own(l.experts)), Scratch: own(l.scratch),
+		Faults: Faults{Failed: gpu.Cast[uint32](own(l.failed)), Told: gpu.Cast[uint32](own(l.told)), Results: gpu.Cast[Result](h.host.Ptr())},
+		RowsAt: uint64(l.rows), InfosAt: uint64(l.infos), OutsAt: uint64(l.outs), OutWeightAt: uint64(l.outWeights),
+		RingsAt: uint64(l.rings), StageAt: uint64(l.stage), InAt: uint64(l.countsIn), OutAt: uint64(l.countsOut),
+		Tokens: int32(x.N), MaxTokens: int32(o.MaxTokens), MaxRows: int32(o.MaxRows), Hidden: int32(o.Hidden),
+		TopK: int32(o.TopK), Experts: int32(o.Experts), Locals: int32(l.locals), Align: int32(o.Align), Node: int32(l.node),
+		Channels: int32(o.Channels), ChannelRows: int32(l.channelRows), Ring: int32(o.Ring), Chunk: int32(o.Chunk),
+		RingBytes: uint64(l.ring), CountBytes: int32(l.counts), InfoBytes: int32(l.info),
+		Head: int32(l.head), Msg: int32(l.msg), Answer: int32(l.answer),
+		Format: int32(o.Format), Values: int32(o.Format.ValueBytes(o.Hidden)), Payload: int32(l.payload),
+	}
+}
+
+func (h *HTBuffer) refuse(what, format string, args ...any) error {
+	return fmt.Errorf("rank %d: %s: %s", h.comm.Rank(), what, fmt.Sprintf(format, args...))
+}
+
+// ready refuses what is closed or broken, and a second stream beside one that may not be done.
+func (h *HTBuffer) ready(what string, st *doorbell.Stream) error {
+	switch {
+	case h.broken != nil:
+		return fmt.Errorf("rank %d: %s: an earlier operation failed: %w", h.comm.Rank(), what, h.broken)
+	case h.dc == nil:
+		return fmt.Errorf("rank %d: %s: buffer: %w", h.comm.Rank(), what, doorbell.ErrClosed)
+	case st.Graph() == nil && h.stream != nil && h.stream != st:
+		return h.refuse(what, "operations of this buffer may still run on another stream: Wait or Check comes first")
+	}
+	return nil
+}
+
+// handle refuses a layout that is another's, or not there any more.
+func (h *HTBuffer) handle(what string, r *HTReceived) error {
+	switch {
+	case r == nil:
+		return h.refuse(what, "of what no dispatch brought: nil")
+	case r.h != h:
+		return h.refuse(what, "layout %d is another buffer's", r.op)
+	case h.layouts[r.slot()] != r:
+		return h.refuse(what, "layout %d is forgotten: %d are kept (Layouts), and dispatch %d has made its own", r.op, h.opt.Layouts, h.layouts[r.slot()].op)
+	}
+	return nil
+}
+
+// usable refuses a call of a layout that it is not for, or whose tokens are not where they can be moved.
+func (h *HTBuffer) usable(what string, st *doorbell.Stream, r *HTReceived, name string, at gpu.Ptr[byte]) error {
+	if err := cmp.Or(h.ready(what, st), h.handle(what, r)); err != nil {
+		return err
+	}
+	if r.tokens.N > 0 && (at.IsNil() || at.Addr()&15 != 0) {
+		return h.refuse(what, "%d tokens need their %s at a multiple of 16, not at %#x", r.tokens.N, name, at.Addr())
+	}
+	return nil
+}
+
+func (h *HTBuffer) check(what string, x Tokens) error {
+	switch {
+	case x.N < 0 || x.N > h.opt.MaxTokens:
+		return h.refuse(what, "%d tokens, 0 to %d are accepted (MaxTokens)", x.N, h.opt.MaxTokens)
+	case x.N > 0 && (x.X.IsNil() || x.X.Addr()&15 != 0 || x.Experts.IsNil()):
+		return h.refuse(what, "%d tokens need rows at a multiple of 16 and experts: rows at %#x, experts at %#x", x.N, x.X.Addr(), x.Experts.Addr())
+	}
+	return nil
+}

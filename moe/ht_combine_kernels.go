@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// HTReady tells the ranks of this node that this one's outputs are there. One block.
+//
+//gpu:kernel
+func HTReady(t gpu.Thread, a HT) {
+	if t.Index() == 0 {
+		a.State.Raw().Combines++
+	}
+	t.SyncBlock()
+	if t.Warp() == 0 {
+		a.signalNode(t, a.ready(a.DC.Rank))
+	}
+}
+
+// HTCombine adds up, for each token, what the ranks that it went to made of it, unweighted: the ranks of a node in order,
+// in float32, rounded to BF16 where there are several nodes; then the nodes in order, in float32; then the biases; then to
+// BF16. A rank reads the outputs of its node where they lie, and is sent the sums of other nodes by the ranks that passed
+// its tokens on there. A warp of each channel gathers, in the order of the tokens; one adds up for other nodes, for
+// whichever has room: it waits for no one node, so that a gatherer always gets what it waits for.
+//
+//gpu:kernel warps=8
+func HTCombine(t gpu.Thread, a HT) {
+	if a.Faults.over(t) {
+		return
+	}
+	op := a.State.Raw().Combines
+	for i := range a.Node {
+		if rank := a.near(i); !a.await(t, a.ready(rank), op, rank) {
+			return
+		}
+	}
+	channel, role := a.role(t)
+	if role == 0 {
+		a.gather(t, channel)
+	} else {
+		a.giveBack(t, channel)
+	}
+	// Who writes outputs again knows by this that they were read.
+	a.signalNode(t, a.read(a.DC.Rank))
+	if channel != 0 || role != 0 {
+		return
+	}
+	for i := range a.Node {
+		if rank := a.near(i); !a.await(t, a.read(rank), op*uint64(a.Channels*a.roles()), rank) {
+			return
+		}
+	}
+}
+
+// giveBack sends to other nodes what this one made of the messages of a channel.
+func (a *HT) giveBack(t gpu.Thread, channel int32) {
+	for i := int32(1); i < a.nodes(); i++ {
+		w := a.way(channel, (a.node()+i)%a.nodes(), a.Answer)
+		a.expect(t, &w, a.routed(&w))
+	}
+	waited := uint64(0)
+	for {
+		full, moved := int32(-1), false
+		for i := int32(1); i < a.nodes(); i++ {
+			w := a.way(channel, (a.node()+i)%a.nodes(), a.Answer)
+			left := a.count(&w).Left
+			if left == 0 {
+				continue
+			}
+			n := min(a.room(t, &w), left, uint64(a.Chunk))
+			for range n {
+				a.answer(t, &w)
+			}
+			a.put(t, &w)
+			if n < left {
+				full = w.node
+			}
+			moved = moved || n > 0
+		}
+		if full < 0 {
+			break
+		}
+		if moved {
+			waited = 0
+			continue
+		}
+		w := a.way(channel, full, a.Answer)
+		if !a.glance(t, &w, a.head(channel, full), a.count(&w).Staged+1-uint64(a.Ring), &waited) {
+			return
+		}
+	}
+	a.drain(t, channel, a.Answer)
+}
+
+// answer stages the sum of what this node made of a message.
+func (a *HT) answer(t gpu.Thread, w *way) {
+	rows, m := a.route(w, a.count(w).Left), a.next(w)
+	out := gpu.Cast[uint32](m)
+	for at := t.Lane() * sumPairs; at < a.Hidden/2; at += sumPairs * gpu.WarpSize {
+		var s sum
+		n := min(a.Hidden/2-at, sumPairs)
+		a.addNode(&s, rows, at, n)
+		s.store(gpu.Slice(out.At(int(at)), int(n)))
+	}
+	weights := gpu.Cast[float32](m.Byte(a.row()))
+	for k := t.Lane(); k < a.TopK; k += gpu.WarpSize {
+		weights.At(int(k)).Store(a.weightOfNode(rows, k))
+	}
+	a.staged(t, w)
+	a.oneLess(t, w)
+}
+
+// gather makes the tokens of a channel of what their nodes have.
+func (a *HT) gather(t gpu.Thread, channel int32) {
+	token, end := a.channel(channel)
+	for ; token < end; token++ {
+		for node := range a.nodes() {
+			if w := a.way(channel, node, a.Answer); a.comes(token, node) && !a.awaitTail(t, &w, a.count(&w).Taken+1) {
+				return
+			}
+		}
+		a.gatherRow(t, channel, token)
+		if !a.YWeights.IsNil() {
+			a.gatherWeights(t, channel, token)
+		}
+		for node := range a.nodes() {
+			if w := a.way(channel, node, a.Answer); a.comes(token, node) {
+				a.taken(t, &w)
+			}
+		}
+	}
+	for i := int32(1); i < a.nodes(); i++ {
+		w := a.way(channel, (a.node()+i)%a.nodes(), a.Answer)
+		a.free(t, &w)
+	}
+}
+
+// comes says whether another node sends a sum for a token.
+func (a *HT) comes(token, node int32) bool {
+	if node == a.node() {
+		return false
+	}
+	first, end := a.experts(node*a.Node, a.Node)
+	return a.goes(token, first, end)
+}
+
+func (a *HT) gatherRow(t gpu.Thread, channel, token int32) {
+	out := gpu.Cast[uint32](a.Y.Byte(uint64(token) * a.row()))
+	here := a.Place.At(int(token)*int(a.DC.Ranks) + int(a.node()*a.Node))
+	for at := t.Lane() * sumPairs; at < a.Hidden/2; at += sumPairs * gpu.WarpSize {
+		var s sum
+		n := min(a.Hidden/2-at, sumPairs)
+		for node := range a.nodes() {
+			if node == a.node() {
+				a.addHere(&s, here, at, n)
+			} else if a.comes(token, node) {
+				w := a.way(channel, node, a.Answer)
+				s.add(gpu.Slice(gpu.Cast[uint32](a.message(&w)).At(int(at)), int(n)), 1)
+			}
+		}
+		for _, b := range a.Bias {
+			if !b.IsNil() {
+				s.add(gpu.Slice(gpu.Cast[uint32](b.Byte(uint64(token)*a.row())).At(int(at)), int(n)), 1)
+			}
+		}
+		s.store(gpu.Slice(out.At(int(at)), int(n)))
+	}
+}
+
+// addHere adds this node's sum, rounded where it is one of several.
+func (a *HT) addHere(s *sum, rows gpu.Ptr[int32], at, n int32) {
+	if a.nodes() == 1 {
+		a.addNode(s, rows, at, n)
+		return
+	}
+	var here sum
+	a.addNode(&here, rows, at, n)
+	s.addRounded(&here)
+}
+
+// addNode adds the outputs of this node's ranks at those rows, -1 for none.
+func (a *HT) addNode(s *sum, rows gpu.Ptr[int32], at, n int32) {
+	for i := range a.Node {
+		if row := rows.At(int(i)).Load(); row >= 0 {
+			from := gin.LSAPointer(a.Win, gin.LSARank(&a.DC, a.near(i)), a.outAt(row))
+			s.add(gpu.Slice(gpu.Cast[uint32](from).At(int(at)), int(n)), 1)
+		}
+	}
+}
+
+func (a *HT) gatherWeights(t gpu.Thread, channel, token int32) {
+	here := a.Place.At(int(token)*int(a.DC.Ranks) + int(a.node()*a.Node))
+	for k := t.Lane(); k < a.TopK; k += gpu.WarpSize {
+		x := float32(0)
+		for node := range a.nodes() {
+			if node == a.node() {
+				x = gpu.Add(x, a.weightOfNode(here, k))
+			} else if a.comes(token, node) {
+				w := a.way(channel, node, a.Answer)
+				x = gpu.Add(x, gpu.Cast[float32](a.message(&w).Byte(a.row())).At(int(k)).Load())
+			}
+		}
+		a.YWeights.At(int(token)*int(a.TopK) + int(k)).Store(x)
+	}
+}
+
+// weightOfNode is the sum of weight k over this node's ranks at those rows.
+func (a *HT) weightOfNode(rows gpu.Ptr[int32], k int32) float32 {
+	x := float32(0)
+	for i := range a.Node {
+		if row := rows.At(int(i)).Load(); row >= 0 {
+			from := gin.LSAPointer(a.Win, gin.LSARank(&a.DC, a.near(i)), a.outWeightsAt(row))
+			x = gpu.Add(x, gpu.Cast[float32](from).At(int(k)).Load())
+		}
+	}
+	return x
+}

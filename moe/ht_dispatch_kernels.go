@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package moe
+
+import (
+	"github.com/doorbell-net/doorbell/gin"
+	"github.com/doorbell-net/doorbell/gpu"
+)
+
+// HTDispatch brings each token's row to its places: by stores at the ranks of this node, by one message to each other node,
+// where the rank with this one's place in its node passes it on. A warp of each channel sends, and one passes on what comes
+// from other nodes: it waits for no one node and needs no room, so that each sender is served, whatever the routing.
+//
+//gpu:kernel warps=8
+func HTDispatch(t gpu.Thread, a HT) {
+	if a.Faults.over(t) {
+		return
+	}
+	channel, role := a.role(t)
+	if role == 0 {
+		a.send(t, channel)
+	} else {
+		a.forward(t, channel)
+	}
+	if channel != 0 || role != 0 {
+		return
+	}
+	if t.Lane() == 0 {
+		a.State.Raw().Sent = t.Clock()
+	}
+	for src := range a.DC.Ranks {
+		if !a.await(t, a.arrived(src), a.State.Raw().Dispatches*uint64(a.Channels), src) {
+			return
+		}
+	}
+	if t.Lane() == 0 {
+		a.State.Raw().Done = t.Clock()
+	}
+}
+
+// htRow is what a rank gets of a token.
+type htRow struct {
+	payload gpu.Ptr[byte]
+	experts gpu.Ptr[int32]   // [k]
+	weights gpu.Ptr[float32] // [k], or nil
+	rank    int32            // whose
+	token   int32
+}
+
+// send sends the tokens of a channel.
+func (a *HT) send(t gpu.Thread, channel int32) {
+	c := gin.Open(&a.DC, channel%a.DC.Contexts)
+	token, end := a.channel(channel)
+	for ; token < end; token++ {
+		places := a.Place.At(int(token) * int(a.DC.Ranks))
+		if a.Again == 0 {
+			for rank := t.Lane(); rank < a.DC.Ranks; rank += gpu.WarpSize {
+				if p := places.At(int(rank)); p.Load() >= 0 {
+					p.Store(p.Load() + a.Base.At(int(rank)).Load())
+				}
+			}
+			t.SyncWarp()
+		}
+		r := a.rowOf(t, token)
+		for i := range a.Node {
+			rank := a.near((a.DC.Rank + i) % a.Node)
+			if row := places.At(int(rank)).Load(); row >= 0 {
+				a.deliver(t, &c, rank, row, &r)
+			}
+		}
+		for i := int32(1); i < a.nodes(); i++ {
+			node := (a.node() + i) % a.nodes()
+			if first, end := a.experts(node*a.Node, a.Node); a.goes(token, first, end) && !a.sendTo(t, channel, node, places.At(int(node*a.Node)), &r) {
+				return
+			}
+		}
+	}
+	a.signalNode(t, a.arrived(a.DC.Rank))
+	a.drain(t, channel, a.Msg)
+}
+
+// rowOf is a token as it is sent.
+func (a *HT) rowOf(t gpu.Thread, token int32) htRow {
+	r := htRow{payload: a.X.Byte(uint64(token) * a.row()), experts: a.Idx.At(int(token) * int(a.TopK)), rank: a.DC.Rank, token: token}
+	if !a.Weights.IsNil() {
+		r.weights = a.Weights.At(int(token) * int(a.TopK))
+	}
+	if a.Format != int32(BF16) {
+		q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
+		to := a.Scratch.Byte(uint64(t.Block()*t.Warps()+t.Warp()) * uint64(a.Payload))
+		t.SyncWarp()
+		q.quantise(t, to, r.payload)
+		t.SyncWarp()
+		r.payload = to
+	}
+	return r
+}
+
+// deliver stores a row at a rank of this node.
+func (a *HT) deliver(t gpu.Thread, c *gin.Context, rank, row int32, r *htRow) {
+	p := gin.LSARank(&a.DC, rank)
+	info := gin.LSAPointer(a.Win, p, a.infoAt(row))
+	first, end := a.experts(rank, 1)
+	if t.Lane() == 0 {
+		gpu.Cast[HTInfo](info).Store(HTInfo{Rank: r.rank, Token: r.token})
+	}
+	experts := gpu.Cast[int32](info.Byte(htInfoBytes))
+	weights := gpu.Cast[float32](experts.At(int(a.TopK)))
+	for k := t.Lane(); k < a.TopK; k += gpu.WarpSize {
+		e, w := r.experts.At(int(k)).Load(), float32(0)
+		if e < first || e >= end {
+			e = first - 1
+		} else if !r.weights.IsNil() {
+			w = r.weights.At(int(k)).Load()
+		}
+		experts.At(int(k)).Store(e - first)
+		weights.At(int(k)).Store(w)
+	}
+	if s := c.LSAPut(gin.ByWarp(t), p, a.Win, a.rowAt(row), r.payload, uint64(a.Payload)); s != gin.OK && t.Lane() == 0 {
+		a.fail(s, FaultSend, rank, 0, 0)
+	}
+}
+
+// sendTo sends a row to another node, whose ranks it goes to at those places.
+func (a *HT) sendTo(t gpu.Thread, channel, node int32, places gpu.Ptr[int32], r *htRow) bool {
+	w := a.way(channel, node, a.Msg)
+	if a.room(t, &w) == 0 {
+		a.put(t, &w)
+		if !a.awaitHead(t, &w, a.count(&w).Staged+1-uint64(a.Ring)) {
+			return false
+		}
+	}
+	m := a.next(&w)
+	if t.Lane() == 0 {
+		gpu.Cast[htHeader](m).Store(htHeader{Token: uint32(r.token), Op: uint32(a.State.Raw().Dispatches)})
+	}
+	to, experts, weights := a.parts(m)
+	for i := t.Lane(); i < a.Node; i += gpu.WarpSize {
+		to.At(int(i)).Store(places.At(int(i)).Load())
+	}
+	for k := t.Lane(); k < a.TopK; k += gpu.WarpSize {
+		x := float32(0)
+		if !r.weights.IsNil() {
+			x = r.weights.At(int(k)).Load()
+		}
+		experts.At(int(k)).Store(r.experts.At(int(k)).Load())
+		weights.At(int(k)).Store(x)
+	}
+	gpu.CopyWarp(t, m.Byte(uint64(a.Head)), r.payload, uint64(a.Payload))
+	a.staged(t, &w)
+	return true
+}
+
+// parts is what follows a message's header.
+func (a *HT) parts(m gpu.Ptr[byte]) (places, experts gpu.Ptr[int32], weights gpu.Ptr[float32]) {
+	places = gpu.Cast[int32](m.Byte(htHeaderBytes))
+	experts = places.At(int(a.Node))
+	return places, experts, gpu.Cast[float32](experts.At(int(a.TopK)))
+}
+
+// forward passes on what comes from other nodes over a channel, from whichever has sent something.
+func (a *HT) forward(t gpu.Thread, channel int32) {
+	for i := int32(1); i < a.nodes(); i++ {
+		w := a.way(channel, (a.node()+i)%a.nodes(), a.Msg)
+		n := a.routed(&w)
+		a.expect(t, &w, n)
+		if n == 0 {
+			a.signalNode(t, a.arrived(a.peer(w.node)))
+		}
+	}
+	waited := uint64(0)
+	for {
+		left, moved := int32(-1), false
+		for i := int32(1); i < a.nodes(); i++ {
+			w := a.way(channel, (a.node()+i)%a.nodes(), a.Msg)
+			more := a.count(&w).Left
+			if more == 0 {
+				continue
+			}
+			come := a.come(t, &w)
+			if come > more || come > uint64(a.Ring) {
+				if t.Lane() == 0 {
+					a.fail(gin.RemoteError, FaultMessages, a.peer(w.node), int64(come), int64(more))
+				}
+				return
+			}
+			for range come {
+				if !a.pass(t, &w) {
+					return
+				}
+			}
+			if come == more {
+				a.free(t, &w)
+				a.signalNode(t, a.arrived(a.peer(w.node)))
+			} else {
+				left = w.node
+			}
+			moved = moved || come > 0
+		}
+		if left < 0 {
+			return
+		}
+		if moved {
+			waited = 0
+			continue
+		}
+		w := a.way(channel, left, a.Msg)
+		if !a.glance(t, &w, a.tail(channel, left), a.count(&w).Taken+1, &waited) {
+			return
+		}
+	}
+}
+
+// routed is how many messages of this layout come from a node over a channel; route is the rows that the one of which so
+// many are left goes to, at each rank of this node.
+func (a *HT) routed(w *way) int32 {
+	return a.Routed.At(int(w.channel*a.nodes() + w.node)).Load()
+}
+
+func (a *HT) route(w *way, left uint64) gpu.Ptr[int32] {
+	n := int(a.routed(w)) - int(left)
+	return a.Routes.At((int(w.channel*a.nodes()+w.node)*int(a.ChannelRows) + n) * int(a.Node))
+}
+
+// pass passes the next message of a way on to the ranks of this node, and remembers to which rows.
+func (a *HT) pass(t gpu.Thread, w *way) bool {
+	m, route := a.message(w), a.route(w, a.count(w).Left)
+	h := gpu.Cast[htHeader](m).Load()
+	places, experts, weights := a.parts(m)
+	good := h.Op == uint32(a.State.Raw().Dispatches) && h.Token < uint32(a.MaxTokens)
+	for i := range a.Node {
+		p := places.At(int(i)).Load()
+		good = good && p >= -1 && p < a.MaxRows
+	}
+	if !good {
+		if t.Lane() == 0 {
+			a.fail(gin.RemoteError, FaultHeader, a.peer(w.node), int64(a.count(w).Taken), 0)
+		}
+		return false
+	}
+	r := htRow{payload: m.Byte(uint64(a.Head)), experts: experts, weights: weights, rank: a.peer(w.node), token: int32(h.Token)}
+	for i := range a.Node {
+		row := places.At(int(i)).Load()
+		if t.Lane() == 0 {
+			route.At(int(i)).Store(row)
+		}
+		if row >= 0 {
+			a.deliver(t, &w.c, a.near(i), row, &r)
+		}
+	}
+	a.taken(t, w)
+	a.oneLess(t, w)
+	return true
+}
