@@ -2,6 +2,8 @@
 
 package bootstrap
 
+import "slices"
+
 // ballot orders the attempts of an epoch: round, then rank. 0 is none.
 type ballot uint64
 
@@ -121,7 +123,7 @@ func (m *member) promise(from int, msg message) {
 	}
 	if t.accepted == 0 {
 		t.verdict = m.choose(t)
-		if t.verdict.set.equal(m.set) {
+		if t.verdict.set.equal(m.set) && !t.verdict.agreed {
 			m.try = nil // all have been heard again meanwhile
 			return
 		}
@@ -150,7 +152,8 @@ func (m *member) vote(from int, b ballot) {
 }
 
 // choose makes a verdict of the rows: whom anybody saw end is out; then, while two are left of which one does not hear
-// the other, that rank with the most such pairs goes, of equal ones the one that more do not hear, then the highest.
+// the other, that rank with the most such pairs goes, of equal ones the one that more do not hear, then the highest. The
+// set is agreed on if all of it had asked for that when they promised.
 func (m *member) choose(t *attempt) verdict {
 	set, left := t.need.clone(), newRankSet(m.size)
 	for _, q := range t.need.list() {
@@ -176,7 +179,7 @@ func (m *member) choose(t *attempt) verdict {
 			}
 		}
 		if worst < 0 {
-			return verdict{set: set, left: left.and(m.set)}
+			return verdict{set: set, left: left.and(m.set), agreed: !slices.ContainsFunc(in, func(q int) bool { return !t.seen[q].asks })}
 		}
 		set.remove(worst)
 	}

@@ -58,11 +58,11 @@ func TestBallotPromiseBinds(t *testing.T) {
 		t.Fatal("no promise")
 	}
 	m.receive(0, message{kind: msgPrepare, ballot: low})
-	m.receive(0, message{kind: msgAccept, ballot: low, verdict: verdict{setOf(5, 0, 1, 2), setOf(5)}})
+	m.receive(0, message{kind: msgAccept, ballot: low, verdict: verdict{set: setOf(5, 0, 1, 2), left: setOf(5)}})
 	if k := said(m); has(k, msgPromise) || has(k, msgAccepted) {
 		t.Errorf("answered a lower ballot: %v", k)
 	}
-	m.receive(1, message{kind: msgAccept, ballot: high, verdict: verdict{setOf(5, 1, 2), setOf(5)}})
+	m.receive(1, message{kind: msgAccept, ballot: high, verdict: verdict{set: setOf(5, 1, 2), left: setOf(5)}})
 	if !has(said(m), msgAccepted) {
 		t.Error("did not accept its own ballot")
 	}
@@ -77,15 +77,15 @@ func TestBallotOfSurvivors(t *testing.T) {
 		t.Fatalf("no ballot: %v", k)
 	}
 	b := m.try.ballot
-	m.receive(3, message{kind: msgPromise, ballot: b, row: row{setOf(4), setOf(4, 0), setOf(4)}})
+	m.receive(3, message{kind: msgPromise, ballot: b, row: row{suspect: setOf(4), ended: setOf(4, 0), left: setOf(4)}})
 	if k := said(m); has(k, msgAccept) {
 		t.Fatalf("proposed with a promise made before rank 1's end was seen: %v", k)
 	}
-	m.receive(3, message{kind: msgRow, row: row{setOf(4), setOf(4, 0, 1), setOf(4)}})
+	m.receive(3, message{kind: msgRow, row: row{suspect: setOf(4), ended: setOf(4, 0, 1), left: setOf(4)}})
 	if k := said(m); !has(k, msgPrepare) || m.try.ballot <= b {
 		t.Fatalf("did not ask again: %v", k)
 	}
-	m.receive(3, message{kind: msgPromise, ballot: m.try.ballot, row: row{setOf(4), setOf(4, 0, 1), setOf(4)}})
+	m.receive(3, message{kind: msgPromise, ballot: m.try.ballot, row: row{suspect: setOf(4), ended: setOf(4, 0, 1), left: setOf(4)}})
 	if k := said(m); !has(k, msgAccept) {
 		t.Fatalf("did not propose: %v", k)
 	}

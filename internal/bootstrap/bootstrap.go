@@ -71,6 +71,18 @@ type Group interface {
 	// not contributed; wraps the context's cause), ErrClosed; or a refusal of mine, which the others get as *RemoteError.
 	AllGather(ctx context.Context, name string, mine Blob) ([]Blob, error)
 
+	// Survivors agrees with all ranks that are left on who they are. It returns the same ranks, rising, on each of them,
+	// and from then on all-gathers are among those: Blobs of others are empty, and what came of all-gathers that some had
+	// called before and others not is dropped: an all-gather that waits for a rank which is in Survivors fails with *NameError,
+	// so that one rank's call brings all others to theirs. Each rank that is left must call it, or die, or leave; it returns when all
+	// have, and when OnLost and OnEpoch have told of the losses, so it is not to be called by what is registered there. A
+	// rank that dies afterwards was one of them: the next AllGather fails, and Survivors may be called again.
+	//
+	// It is bounded as AllGather is. Errors: *TimeoutError (names the ranks that live and have not called), an error that
+	// wraps ErrCutOff, ErrClosed. After a timeout this rank still counts as one that called; its next call returns what the
+	// others agreed on meanwhile.
+	Survivors(ctx context.Context) ([]int, error)
+
 	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it was silent for longer
 	// than Config.Suspect, it broke the protocol, or it was killed by Kill; and the ranks that are left have agreed on
 	// it. Where ranks reach each other by TCP only, which shows no more than that the way is gone, a majority has to be

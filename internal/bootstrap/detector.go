@@ -149,6 +149,18 @@ func (d *detector) left(rank int, reason string) {
 	}
 }
 
+// ask is transport.ask.
+func (d *detector) ask(n uint32) []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sm == nil || d.over() {
+		return nil
+	}
+	d.sm.ask(n)
+	d.flush()
+	return d.sm.unasked().list()
+}
+
 func (d *detector) receive(from int, payload []byte) error {
 	msg, err := decodeMessage(payload, d.g.size)
 	if err != nil {

@@ -19,6 +19,9 @@ type transport interface {
 	// the blob is not sent, only that this rank has none. On an error (descriptors that cannot be duplicated) it has sent
 	// that failure instead.
 	contribute(seq uint64, name string, mine Blob, fail string) error
+	// ask says that this rank waits for agreement number n on who is left, the next or one that has been. It returns who of
+	// the living has not asked, as far as is known here.
+	ask(n uint32) []int
 	// end releases everything and ends every goroutine, with a goodbye or without, within closeBound.
 	end(goodbye bool, reason string)
 }
@@ -41,6 +44,7 @@ type peer struct {
 	bytes    int            // in inbox
 	lost     error
 	departed *DepartedError
+	out      bool // not of the set that was agreed on last: all-gathers go on without it
 	bootID   string
 	unix     bool // descriptors can be passed
 }
@@ -68,6 +72,10 @@ type group struct {
 	peers  []peer
 	notes  notifier
 	epochs []decision     // all so far
+	agreed [][]int        // the sets that were agreed on
+	taken  uint32         // how many of them Survivors has returned
+	called uint32         // the last agreement that this rank began
+	cut    error          // why this rank has no part any more
 	hosts  [][]netip.Addr // from which each rank may connect, as it told when the ranks met by TCP; nil: they did not
 	ident  *Config        // what this rank proves itself by; nil in a Local group
 }
@@ -222,25 +230,35 @@ func (g *group) round(ctx context.Context, seq uint64, name string, mine Blob) (
 	if err := g.tr.contribute(seq, name, mine, ""); err != nil {
 		return nil, err
 	}
+	var out []Blob
+	err := g.await(ctx, name, func() (missing []int, err error) {
+		out, missing, err = g.look(seq, name, mine)
+		return missing, err
+	})
+	return out, err
+}
+
+// await looks, whenever something changed, until nothing is missing.
+func (g *group) await(ctx context.Context, name string, look func() (missing []int, err error)) error {
 	start := time.Now()
 	warn := time.NewTimer(g.warnAfter)
 	defer warn.Stop()
 	for {
-		out, missing, err := g.look(seq, name, mine)
+		missing, err := look()
 		if err != nil || len(missing) == 0 {
-			return out, err
+			return err
 		}
 		select {
 		case <-g.wake:
 		case <-g.done:
-			return nil, ErrClosed
+			return ErrClosed
 		case <-ctx.Done():
-			if out, missing, err = g.look(seq, name, mine); err != nil || len(missing) == 0 {
-				return out, err // it came in the same moment
+			if missing, err = look(); err != nil || len(missing) == 0 {
+				return err // it came in the same moment
 			}
-			return nil, &TimeoutError{Missing: missing, Size: g.size, Waited: time.Since(start), Err: context.Cause(ctx)}
+			return &TimeoutError{Missing: missing, Size: g.size, Waited: time.Since(start), Err: context.Cause(ctx)}
 		case <-warn.C:
-			g.log.Warn("bootstrap: all-gather waits", "rank", g.rank, "name", name, "seq", seq, "for", ranks(missing), "since", span(time.Since(start)))
+			g.log.Warn("bootstrap: all-gather waits", "rank", g.rank, "name", name, "for", ranks(missing), "since", span(time.Since(start)))
 		}
 	}
 }
@@ -253,10 +271,10 @@ func (g *group) look(seq uint64, name string, mine Blob) (out []Blob, missing []
 	if g.closed {
 		return nil, nil, ErrClosed
 	}
-	var failed, lost, departed error
+	var failed, lost, ahead, departed error
 	for r := range g.peers {
 		p := &g.peers[r]
-		if r == g.rank {
+		if r == g.rank || p.out {
 			continue
 		}
 		if p.lost != nil && lost == nil {
@@ -267,13 +285,15 @@ func (g *group) look(seq uint64, name string, mine Blob) (out []Blob, missing []
 			return nil, nil, &NameError{Seq: seq, Rank: g.rank, Name: name, Peer: r, PeerName: c.name}
 		case c != nil && c.err != nil && failed == nil:
 			failed = c.err
+		case c == nil && p.next > seq && ahead == nil:
+			ahead = &RemoteError{Rank: r, Text: "it has gone on with the survivors"}
 		case c == nil && p.departed != nil && departed == nil:
 			departed = p.departed
 		case c == nil && !p.gone():
 			missing = append(missing, r)
 		}
 	}
-	for _, err := range []error{failed, lost, departed} {
+	for _, err := range []error{failed, lost, ahead, departed} {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -284,7 +304,7 @@ func (g *group) look(seq uint64, name string, mine Blob) (out []Blob, missing []
 	out = make([]Blob, g.size)
 	out[g.rank] = mine
 	for r := range g.peers {
-		if r != g.rank {
+		if r != g.rank && !g.peers[r].out {
 			out[r] = g.peers[r].pop()
 		}
 	}
@@ -298,7 +318,7 @@ func (g *group) look(seq uint64, name string, mine Blob) (out []Blob, missing []
 func (g *group) futile(seq uint64, name string, mine Blob) error {
 	g.mu.Lock()
 	gone := slices.ContainsFunc(g.peers, func(p peer) bool {
-		return p.lost != nil || p.departed != nil && seq >= p.next+maxLeftBehind
+		return !p.out && (p.lost != nil || p.departed != nil && seq >= p.next+maxLeftBehind)
 	})
 	g.mu.Unlock()
 	if !gone {
@@ -353,11 +373,11 @@ func (g *group) deliver(from int, c contribution) error {
 		c.drop()
 		return nil
 	}
-	if c.seq != p.next {
+	if c.seq != p.next && !(c.seq > p.next && c.seq%roundsPerAgreement == 0) {
 		c.drop()
 		return fmt.Errorf("contributed to all-gather %d, the next is %d", c.seq, p.next)
 	}
-	p.next++
+	p.next = c.seq + 1
 	if c.seq < g.floor {
 		c.drop() // late: that round has ended here
 		return nil
@@ -403,49 +423,6 @@ func (g *group) markDeparted(rank int, reason string) {
 	p.departed = &DepartedError{Rank: rank, Reason: reason}
 	g.notes.departed(&g.mu, rank)
 	g.poke()
-}
-
-// decide begins an epoch. causes are those of d.lost.
-func (g *group) decide(d decision, causes []error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return
-	}
-	g.epochs = append(g.epochs, d)
-	g.notes.epoch(&g.mu, d)
-	for i, r := range d.lost {
-		g.markLost(r, causes[i])
-	}
-	for _, r := range d.left {
-		g.markDeparted(r, "")
-	}
-}
-
-// cutOff ends this rank's part: to it, all others are lost.
-func (g *group) cutOff(cause error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for r := range g.peers {
-		if r != g.rank {
-			g.markLost(r, cause)
-		}
-	}
-}
-
-func (g *group) Epoch() uint32 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return uint32(len(g.epochs))
-}
-
-func (g *group) OnEpoch(f func(epoch uint32, lost []int)) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.notes.onEpoch = append(g.notes.onEpoch, f)
-	for _, d := range g.epochs {
-		g.notes.add(&g.mu, func() { f(d.epoch, slices.Clone(d.lost)) })
-	}
 }
 
 func (g *group) Departed() []int {

@@ -15,7 +15,7 @@ func Local(n int) ([]Group, error) {
 	if n < 1 || n > MaxRanks {
 		return nil, fmt.Errorf("bootstrap: make %d local ranks: accepted is 1 to %d", n, MaxRanks)
 	}
-	shared := &localEpochs{}
+	shared := &localEpochs{lost: newRankSet(n), left: newRankSet(n), asked: newRankSet(n)}
 	all := make([]*group, n)
 	out := make([]Group, n)
 	for r := range all {
@@ -39,9 +39,12 @@ type localNet struct {
 
 // localEpochs is all that agreement takes in one process: who is lost is decided by whoever sees it, one at a time.
 type localEpochs struct {
-	mu    sync.Mutex
-	epoch uint32
-	lost  map[int]bool
+	mu     sync.Mutex
+	epoch  uint32
+	agreed uint32
+	lost   rankSet
+	left   rankSet
+	asked  rankSet
 }
 
 // lose takes a rank out of the group, which to itself is cut off if it goes on.
@@ -49,20 +52,47 @@ func (t *localNet) lose(rank int, cause error) {
 	s := t.shared
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost[rank] {
+	if s.lost.has(rank) {
 		return
 	}
-	if s.lost == nil {
-		s.lost = map[int]bool{}
-	}
-	s.lost[rank] = true
+	s.lost.add(rank)
 	s.epoch++
 	for r, g := range t.all {
-		if r != rank && !s.lost[r] {
+		if r != rank && !s.lost.has(r) {
 			g.decide(decision{epoch: s.epoch, lost: []int{rank}}, []error{cause})
 		}
 	}
 	t.all[rank].cutOff(fmt.Errorf("%w: %w", ErrCutOff, cause))
+	t.settle()
+}
+
+func (t *localNet) ask(n uint32) []int {
+	s := t.shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n == s.agreed+1 && !s.lost.has(t.self) {
+		s.asked.add(t.self)
+		t.settle()
+	}
+	return t.living().less(s.asked).list()
+}
+
+func (t *localNet) living() rankSet {
+	return fullRankSet(len(t.all)).less(t.shared.lost).less(t.shared.left)
+}
+
+// settle agrees on who is left, if all of them have asked.
+func (t *localNet) settle() {
+	s, living := t.shared, t.living()
+	if living.empty() || !living.within(s.asked) {
+		return
+	}
+	s.epoch++
+	s.agreed++
+	s.asked = newRankSet(len(t.all))
+	for _, r := range living.list() {
+		t.all[r].decide(decision{epoch: s.epoch, agreed: living.list()}, nil)
+	}
 }
 
 func (t *localNet) contribute(seq uint64, name string, mine Blob, fail string) error {
@@ -114,9 +144,13 @@ func (t *localNet) end(goodbye bool, reason string) {
 		t.lose(t.self, ErrKilled)
 		return
 	}
+	t.shared.mu.Lock()
+	defer t.shared.mu.Unlock()
 	for r, g := range t.all {
 		if r != t.self {
 			g.setDeparted(t.self, reason)
 		}
 	}
+	t.shared.left.add(t.self)
+	t.settle()
 }

@@ -18,6 +18,9 @@ import "time"
 // or every rank of the set that has not ended, each of which saw that the others ended before it promised: so any number
 // of ranks may die, while a minority that is merely cut off can decide nothing. It stops.
 //
+// An epoch also ends, with or without a loss, when all that are left ask for it: its verdict then says that its set is
+// agreed on. So agreement number n is one epoch, the same on all, and nobody of its set has not asked for it.
+//
 // Why the second kind of quorum is safe: if a majority decided otherwise, either one of it is among those that promise,
 // and tells of what it accepted; or all of it ended, and what they had told anybody came before that end was seen.
 type member struct {
@@ -29,7 +32,8 @@ type member struct {
 	mine    row
 	broken  rankSet // of mine.suspect: those that no sign of life clears
 	silent  []time.Duration
-	quiet   []int // ticks since a sign of life
+	quiet   []int  // ticks since a sign of life
+	agreed  uint32 // epochs so far that all had asked for
 	rows    []*row
 	told    *row // the last one sent in this epoch
 	pending int  // ticks since trouble began in this epoch
@@ -49,15 +53,22 @@ type member struct {
 }
 
 // row is what one rank sees of the others.
-type row struct{ suspect, ended, left rankSet }
+type row struct {
+	suspect, ended, left rankSet
+	asks                 bool // for an epoch whose set is agreed on
+}
 
-// verdict is what an epoch decides: the next set, and who of the others had said goodbye.
-type verdict struct{ set, left rankSet }
+// verdict is what an epoch decides: the next set, who of the others had said goodbye, and whether all of the set asked.
+type verdict struct {
+	set, left rankSet
+	agreed    bool
+}
 
 // decision is a verdict as the group sees it.
 type decision struct {
 	epoch      uint32
 	lost, left []int
+	agreed     []int // the set, if all of it had asked for that
 }
 
 type outgoing struct {
@@ -91,12 +102,14 @@ func newMember(rank, size int, limit, period time.Duration) *member {
 		mine: newRow(size), broken: newRankSet(size), silent: make([]time.Duration, size), quiet: make([]int, size), rows: make([]*row, size)}
 }
 
-func newRow(size int) row { return row{newRankSet(size), newRankSet(size), newRankSet(size)} }
+func newRow(size int) row {
+	return row{suspect: newRankSet(size), ended: newRankSet(size), left: newRankSet(size)}
+}
 
-func (r *row) clone() *row { return &row{r.suspect.clone(), r.ended.clone(), r.left.clone()} }
+func (r *row) clone() *row { return &row{r.suspect.clone(), r.ended.clone(), r.left.clone(), r.asks} }
 
 func (r *row) equal(s *row) bool {
-	return r.suspect.equal(s.suspect) && r.ended.equal(s.ended) && r.left.equal(s.left)
+	return r.suspect.equal(s.suspect) && r.ended.equal(s.ended) && r.left.equal(s.left) && r.asks == s.asks
 }
 
 // gone is who takes no more part.
@@ -141,6 +154,25 @@ func (m *member) cut(q int) {
 	m.react()
 }
 
+// ask says that this rank waits for agreement number n, the next or one that has been.
+func (m *member) ask(n uint32) {
+	if n == m.agreed+1 && !m.mine.asks {
+		m.mine.asks = true
+		m.react()
+	}
+}
+
+// unasked is the members of whom this rank does not know that they ask, itself included.
+func (m *member) unasked() rankSet {
+	out := m.set.less(m.mine.gone())
+	for _, q := range out.list() {
+		if r := m.rows[q]; q == m.rank && m.mine.asks || q != m.rank && r != nil && r.asks {
+			out.remove(q)
+		}
+	}
+	return out
+}
+
 // minQuiet ticks without a sign of life must have passed too: readers get their turn between ticks.
 const minQuiet = 4
 
@@ -177,8 +209,9 @@ func (m *member) trouble(r *row) rankSet {
 	return r.suspect.or(r.ended).less(r.left).and(m.set)
 }
 
+// troubled says that the epoch is to end.
 func (m *member) troubled() bool {
-	if !m.trouble(&m.mine).empty() {
+	if !m.trouble(&m.mine).empty() || m.unasked().empty() {
 		return true
 	}
 	gone := m.mine.gone()
@@ -219,7 +252,7 @@ func (m *member) react() {
 		m.prepare(m.held.rank(), m.held)
 	}
 	troubled := m.troubled()
-	if mine := !m.trouble(&m.mine).empty(); (mine || m.told != nil) && (m.told == nil || !m.told.equal(&m.mine)) {
+	if mine := !m.trouble(&m.mine).empty() || m.mine.asks; (mine || m.told != nil) && (m.told == nil || !m.told.equal(&m.mine)) {
 		m.told = m.mine.clone()
 		m.tell(message{kind: msgRow, row: *m.told})
 	}
@@ -305,6 +338,10 @@ func (m *member) apply(v verdict) {
 	if !m.set.has(m.rank) {
 		m.stopped, m.why = true, "the other ranks agree that this one is lost"
 		return
+	}
+	if v.agreed {
+		m.agreed++
+		m.mine.asks, d.agreed = false, m.set.list()
 	}
 	m.decided = append(m.decided, d)
 	m.react()

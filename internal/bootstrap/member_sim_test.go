@@ -127,6 +127,15 @@ func (w *world) reset(a, b int) {
 	}
 }
 
+// ask has a rank ask for its next agreement.
+func (w *world) ask(r int) {
+	if !w.dead[r] && !w.m[r].stopped {
+		w.note("%d asks", r)
+		w.m[r].ask(w.m[r].agreed + 1)
+		w.flush(r)
+	}
+}
+
 func (w *world) leave(r int) {
 	w.note("%d leaves", r)
 	w.dead[r] = true
@@ -224,7 +233,7 @@ func (w *world) survivors() (s []int) {
 // agree checks that no two living ranks decided differently, and that survivors are all as far.
 func (w *world) agree() error {
 	same := func(a, b decision) bool {
-		return a.epoch == b.epoch && slices.Equal(a.lost, b.lost) && slices.Equal(a.left, b.left)
+		return a.epoch == b.epoch && slices.Equal(a.lost, b.lost) && slices.Equal(a.left, b.left) && slices.Equal(a.agreed, b.agreed)
 	}
 	for a := range w.n {
 		for b := range a {

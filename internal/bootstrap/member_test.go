@@ -194,6 +194,55 @@ func TestMemberStoppedEarlier(t *testing.T) {
 	}
 }
 
+// Ranks agree when all that are left have asked, and not before: who dies or leaves unasked is not waited for.
+func TestMemberAgrees(t *testing.T) {
+	for name, do := range map[string]struct {
+		end  func(w *world)
+		left []int
+	}{
+		"all live":         {func(*world) {}, []int{0, 1, 2, 3}},
+		"one dies":         {func(w *world) { w.kill(2, true, yes) }, []int{0, 1, 3}},
+		"one dies, unseen": {func(w *world) { w.kill(0, false, yes) }, []int{1, 2, 3}},
+		"one leaves":       {func(w *world) { w.leave(2) }, []int{0, 1, 3}},
+		"all but one die":  {func(w *world) { w.kill(0, true, yes); w.kill(1, true, yes); w.kill(2, true, yes) }, []int{3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := scene(4)
+			for n := range uint32(3) {
+				w.run(w.now + 2*time.Second)
+				last := do.left[len(do.left)-1]
+				for _, r := range do.left {
+					if r != last {
+						w.ask(r)
+					}
+				}
+				if n == 1 {
+					do.end(w)
+				}
+				w.run(w.now + 20*time.Second)
+				if n == 0 { // those that are to die too
+					for r := range 4 {
+						w.ask(r)
+					}
+				} else if w.m[last].agreed != n {
+					t.Fatalf("agreed without rank %d\n%s", last, w)
+				}
+				w.ask(last)
+				w.run(w.now + time.Second)
+				want := do.left
+				if n == 0 {
+					want = []int{0, 1, 2, 3}
+				}
+				for _, r := range want {
+					if d := w.log[r][len(w.log[r])-1]; !slices.Equal(d.agreed, want) || w.m[r].agreed != n+1 {
+						t.Fatalf("rank %d: agreement %d is %v, want %v\n%s", r, w.m[r].agreed, d.agreed, want, w)
+					}
+				}
+			}
+		})
+	}
+}
+
 // trouble is what a drawn schedule does.
 type event struct {
 	at   time.Duration
@@ -214,7 +263,7 @@ func TestMemberProperty(t *testing.T) {
 			i++
 			return time.Duration(delays[i%len(delays)]) * time.Millisecond
 		})
-		kinds := rapid.SampledFrom([][]string{{"kill", "kill", "cut"}, {"kill", "unseen", "leave", "sleep", "cut", "cut"}, {"cut"}, {"kill", "leave"}, {"reset"}, {"reset", "reset", "kill", "cut", "leave"}}).Draw(rt, "kinds")
+		kinds := rapid.SampledFrom([][]string{{"kill", "kill", "cut"}, {"kill", "unseen", "leave", "sleep", "cut", "cut"}, {"cut"}, {"kill", "leave", "ask", "ask", "ask"}, {"kill", "ask", "cut"}, {"reset"}, {"reset", "reset", "kill", "cut", "leave"}}).Draw(rt, "kinds")
 		w.tcp = rapid.Bool().Draw(rt, "tcp")
 		var events []event
 		for range rapid.IntRange(0, 6).Draw(rt, "events") {
@@ -236,6 +285,8 @@ func TestMemberProperty(t *testing.T) {
 					w.leave(e.a)
 					excused[e.a] = true
 				}
+			case "ask":
+				w.ask(e.a)
 			case "sleep":
 				w.asleep[e.a] = max(w.asleep[e.a], w.now+min(e.long, 12*time.Second))
 				excused[e.a] = excused[e.a] || min(e.long, 12*time.Second)+time.Duration(jitter)*time.Millisecond > simLimit-2*simPeriod
@@ -268,6 +319,15 @@ func TestMemberProperty(t *testing.T) {
 			rt.Fatalf("%v\n%s", err, tell())
 		}
 		s := w.survivors()
+		for _, r := range s {
+			w.ask(r)
+		}
+		w.run(w.now + 100*time.Second)
+		for _, r := range s {
+			if d := w.log[r]; len(d) == 0 || !slices.Equal(d[len(d)-1].agreed, s) {
+				rt.Fatalf("rank %d: survivors %v asked, and it decided %+v\n%s", r, s, d, tell())
+			}
+		}
 		for _, r := range s {
 			for _, q := range w.m[r].set.list() {
 				if !slices.Contains(s, q) && !w.m[r].mine.left.has(q) {

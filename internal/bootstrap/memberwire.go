@@ -9,7 +9,7 @@ import (
 
 // A member's message on the wire, little endian, in the payload of a frame of kind member:
 //
-//	0 kind u8 | 1 verdict there u8 | 2 zero u16 | 4 epoch u32 | 8 ballot u64 | 16 accepted ballot u64
+//	0 kind u8 | 1 verdict there u8 | 2 flags u8: 1 the row asks, 2 the verdict is agreed | 3 zero u8 | 4 epoch u32 | 8 ballot u64 | 16 accepted ballot u64
 //	24 sets of (size+63)/64 words: suspect, ended, left if the kind has a row; set, left if a verdict is there
 //	then the text of a stop
 const (
@@ -23,13 +23,28 @@ func (m *message) hasVerdict() bool {
 	return m.kind == msgAccept || m.kind == msgDecided || m.kind == msgPromise && m.accepted != 0
 }
 
+const (
+	flagAsks   = 1
+	flagAgreed = 2
+)
+
+func (m *message) flags() (f uint8) {
+	if m.row.asks {
+		f |= flagAsks
+	}
+	if m.verdict.agreed {
+		f |= flagAgreed
+	}
+	return f
+}
+
 func appendMessage(b []byte, m *message) []byte {
 	le := binary.LittleEndian
 	has := uint8(0)
 	if m.hasVerdict() {
 		has = 1
 	}
-	b = append(b, m.kind, has, 0, 0)
+	b = append(b, m.kind, has, m.flags(), 0)
 	b = le.AppendUint32(b, m.epoch)
 	b = le.AppendUint64(b, uint64(m.ballot))
 	b = le.AppendUint64(b, uint64(m.accepted))
@@ -58,8 +73,8 @@ func decodeMessage(b []byte, size int) (message, error) {
 		return message{}, fmt.Errorf("bad member message: %d bytes, accepted is at least %d", len(b), memberBytes)
 	}
 	m := message{kind: b[0], epoch: le.Uint32(b[4:]), ballot: ballot(le.Uint64(b[8:])), accepted: ballot(le.Uint64(b[16:]))}
-	if m.kind < msgRow || m.kind > msgStop || le.Uint16(b[2:]) != 0 {
-		return message{}, fmt.Errorf("bad member message: kind is %d, accepted is %d to %d, then zeros", m.kind, msgRow, msgStop)
+	if m.kind < msgRow || m.kind > msgStop || b[3] != 0 {
+		return message{}, fmt.Errorf("bad member message: kind is %d, accepted is %d to %d; then %#x, accepted is 0", m.kind, msgRow, msgStop, b[3])
 	}
 	if m.hasVerdict() != (b[1] == 1) || b[1] > 1 || m.accepted != 0 && m.kind != msgPromise {
 		return message{}, fmt.Errorf("bad member message: kind %d, accepted ballot %#x, verdict there %d", m.kind, uint64(m.accepted), b[1])
@@ -85,10 +100,13 @@ func decodeMessage(b []byte, size int) (message, error) {
 		return s
 	}
 	if m.hasRow() {
-		m.row = row{next(), next(), next()}
+		m.row = row{next(), next(), next(), b[2]&flagAsks != 0}
 	}
 	if m.hasVerdict() {
-		m.verdict = verdict{next(), next()}
+		m.verdict = verdict{next(), next(), b[2]&flagAgreed != 0}
+	}
+	if err == nil && m.flags() != b[2] {
+		err = fmt.Errorf("bad member message: kind %d: flags are %#x", m.kind, b[2])
 	}
 	if err != nil {
 		return message{}, err
