@@ -84,7 +84,8 @@ func LSARank(dc *DevComm, world int32) int32 {
 	return r
 }
 
-// Source is whom a wait waits for: it ends with PeerLost when a rank of its source is lost.
+// Source is whom a wait waits for: it ends with PeerLost when a rank of its source is lost. In a team, ranks that were out
+// when the device communicator was made (doorbell.Comm.Survivors) do not count.
 type Source struct {
 	team Team
 	from int32 // first rank of the team

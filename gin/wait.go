@@ -79,7 +79,11 @@ func (c *Context) trouble(src Source, note *abi.Record) Status {
 		if world < 0 || world >= c.dc.Ranks {
 			continue
 		}
-		if gpu.Load(c.dc.Lost.At(int(world)), gpu.Relaxed, gpu.ScopeSys) != 0 {
+		lost := gpu.Load(c.dc.Lost.At(int(world)), gpu.Relaxed, gpu.ScopeSys)
+		if lost == abi.RankOut && src.to-src.from > 1 {
+			continue // the others go on without it
+		}
+		if lost != 0 {
 			note.Peer = world
 			return PeerLost
 		}

@@ -27,6 +27,7 @@ enum wait_op : uint32_t {
   op_lsa_barrier = 36, op_gin_barrier = 37, op_wait_signal_at = 38
 };
 enum inject : uint32_t { inject_bit_flip = 1, inject_lost_put = 2, inject_double_signal = 3 };
+enum lost : uint32_t { rank_lost = 1, rank_out = 2 };
 
 struct producer {
   uint64_t Ticket;

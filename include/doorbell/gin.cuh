@@ -14,7 +14,8 @@
 //
 // Every call names the threads that take part (coop): each of them makes it with the same arguments, one issues, all get
 // the status. Every wait ends by the deadline, and says whom it waits for (source): it ends with peer_lost when one of those
-// is lost. timeout and invalid do not stick, the call may be repeated; the others do, and doorbell_cause tells the first.
+// is lost; in a team, ranks that were out when the device communicator was made do not count. timeout and invalid do not
+// stick, the call may be repeated; the others do, and doorbell_cause tells the first.
 //
 // Order: operations are unordered. A strong signal becomes visible at its target after every earlier put of the same
 // context to the same peer, a weak one after the put that it came with. Nothing orders two contexts.

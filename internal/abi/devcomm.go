@@ -51,7 +51,7 @@ type DevComm struct {
 	Prod    gpu.Ptr[Producer] // [context][peer]
 	Index   gpu.Ptr[Index]    // [context][peer]
 	Status  gpu.Ptr[uint32]   // [context][peer], a Status that sticks
-	Lost    gpu.Ptr[uint32]   // [Ranks], not 0 for a rank that is lost
+	Lost    gpu.Ptr[uint32]   // [Ranks], Rank*; not 0 for a rank that is lost
 	Control gpu.Ptr[Control]
 	Notes   gpu.Ptr[Notes]
 
@@ -226,6 +226,12 @@ const (
 
 // GenMask is the bits of a generation; it is never 0.
 const GenMask = 1<<31 - 1
+
+// What DevComm.Lost says of a rank that is lost.
+const (
+	RankLost = 1
+	RankOut  = 2 // the device communicator was made by the survivors without it
+)
 
 // Status is the result of a device call.
 type Status uint32

@@ -36,7 +36,9 @@ DOORBELL_DEVICE uint32_t context::trouble(source src, record &note) const {
   for (int32_t p = src.from; p < src.to; p++) {
     int32_t to = src.of.world_rank(dc, p), q;
     if (to < 0 || to >= dc.Ranks) continue;
-    if (word::relaxed_sys(dc.Lost + to)) {
+    uint32_t lost = word::relaxed_sys(dc.Lost + to);
+    if (lost == rank_out && src.to - src.from > 1) continue;  // the others go on without it
+    if (lost) {
       note.Peer = to;
       return peer_lost;
     }

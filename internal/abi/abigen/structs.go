@@ -34,7 +34,8 @@ func structHeader() []byte {
 	}
 	p("};\nenum wait_op : uint32_t {\n  op_wait_signal = %d, op_wait_counter = %d, op_wait_credit = %d, op_flush = %d,\n  op_lsa_barrier = %d, op_gin_barrier = %d, op_wait_signal_at = %d\n};",
 		abi.OpWaitSignal, abi.OpWaitCounter, abi.OpWaitCredit, abi.OpFlush, abi.OpLSABarrier, abi.OpGINBarrier, abi.OpWaitSignalAt)
-	p("enum inject : uint32_t { inject_bit_flip = %d, inject_lost_put = %d, inject_double_signal = %d };\n", abi.InjectBitFlip, abi.InjectLostPut, abi.InjectDoubleSignal)
+	p("enum inject : uint32_t { inject_bit_flip = %d, inject_lost_put = %d, inject_double_signal = %d };", abi.InjectBitFlip, abi.InjectLostPut, abi.InjectDoubleSignal)
+	p("enum lost : uint32_t { rank_lost = %d, rank_out = %d };\n", abi.RankLost, abi.RankOut)
 	b.WriteString(Structs(Shared))
 	p("}  // namespace doorbell")
 	return []byte(b.String())
