@@ -156,6 +156,9 @@ func (c *Comm) Reserve(ctx context.Context, bytes int) error {
 	}
 	need, host := uint64(0), 0
 	for r, t := range all {
+		if c.isOut(r) {
+			continue
+		}
 		var v []uint64
 		if err := json.Unmarshal(t, &v); err != nil || len(v) != 2 {
 			return fmt.Errorf("rank %d: memory of rank %d: %q is not two numbers", c.rank, r, t)

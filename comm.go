@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -45,6 +46,7 @@ type Comm struct {
 	gen      uint32
 	nextCtx  int32
 	lost     map[int]error
+	out      []bool  // by rank: not of those that collectives are among
 	details  []error // of operations that failed after they were posted
 	streams  map[*Stream]struct{}
 	graphs   map[*Graph]struct{}
@@ -101,7 +103,8 @@ func (c *Comm) Barrier(ctx context.Context) error {
 	return err
 }
 
-// AllGather gives each rank's bytes to all, by rank. Collective: it is for set-up, not for data.
+// AllGather gives each rank's bytes to all, by rank; nil for one that is out, see Survivors. Collective: it is for set-up,
+// not for data.
 func (c *Comm) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	blobs, err := c.gather(ctx, "all-gather", bootstrap.Blob{Bytes: mine})
 	if err != nil {
@@ -175,6 +178,41 @@ func (c *Comm) Lost() map[int]error {
 	return out
 }
 
+// Survivors agrees with all ranks that are left on who they are, and returns the same ranks, rising, on each of them. From
+// then on collectives are among those, and ranks keep their numbers. Windows and device communicators that are made
+// afterwards have new memory, which no other rank has ever reached; in them the part of a rank that is out has size 0,
+// and a wait for it ends with PeerLost. A rank that is out and lives all the same may still write to what was registered
+// before.
+//
+// It may be called at any time, whether or not a rank is lost, and each rank that is left must call it: it returns when
+// all have. Collectives of others that would wait for a rank which has called it fail. A rank that dies afterwards was one of them; then collectives fail again, and it is called again. An error
+// names the ranks that live and did not call by the deadline of ctx, by default Timeout, or wraps ErrCutOff: the others
+// took this rank for lost, or it does not reach enough of them.
+func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
+	if err := c.live("survivors"); err != nil {
+		return nil, err
+	}
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	set, err := c.group.Survivors(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("rank %d: survivors: %w", c.rank, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for r := range c.out {
+		c.out[r] = !slices.Contains(set, r)
+	}
+	return set, nil
+}
+
+// isOut says that collectives go on without a rank.
+func (c *Comm) isOut(rank int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out[rank]
+}
+
 // lose ends all waits for a rank.
 func (c *Comm) lose(rank int, cause error) {
 	c.mu.Lock()
@@ -189,7 +227,7 @@ func (c *Comm) lose(rank int, cause error) {
 	}
 	c.mu.Unlock()
 	for _, dc := range dcs {
-		dc.lose(rank)
+		dc.lose(rank, abi.RankLost)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
 	defer cancel()

@@ -42,12 +42,15 @@ type DevComm struct {
 }
 
 // segments is a device communicator's memory of this rank. See plan.
-type segments struct{ net, peer, dev, host device.Memory }
+//
+// void is what stands for the peer segment of LSA peers that are out: they are still stored to, and nobody looks there.
+type segments struct{ net, peer, dev, host, void device.Memory }
 
 // signalOffer is what a rank says of its signals.
 type signalOffer struct {
-	Err   string
-	Needs Needs
+	Err     string
+	Needs   Needs
+	Context int32 // the first of its network's that is free
 	offer
 }
 
@@ -90,7 +93,11 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	c.devComms[dc] = struct{}{}
 	ended := c.ended
 	for r := range c.lost {
-		dc.lose(r)
+		how := uint32(abi.RankLost)
+		if c.out[r] {
+			how = abi.RankOut
+		}
+		dc.lose(r, how)
 	}
 	c.mu.Unlock()
 	if ended != abi.OK {
@@ -122,6 +129,13 @@ func (dc *DevComm) alloc(p plan) (err error) {
 			return err
 		}
 	}
+	for i := range dc.comm.lsaSize {
+		if s.void == nil && dc.comm.isOut(dc.comm.rank-dc.comm.lsaRank+i) {
+			if s.void, err = dev.Alloc(p.peer); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
@@ -133,11 +147,14 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		return c.refuse(ctx, deviceCommunicator, err)
 	}
 	dc.export = export
-	blob, err := handleBlob(signalOffer{Needs: dc.needs, offer: offer{Bytes: p.net, Size: p.net, Export: export}}, dc.seg.net.Handle(), dc.seg.peer.Handle())
+	c.mu.Lock()
+	first := c.nextCtx
+	c.mu.Unlock()
+	blob, err := handleBlob(signalOffer{Needs: dc.needs, Context: first, offer: offer{Bytes: p.net, Size: p.net, Export: export}}, dc.seg.net.Handle(), dc.seg.peer.Handle())
 	if err != nil {
 		return c.refuse(ctx, deviceCommunicator, err)
 	}
-	offers := make([]offer, c.size)
+	offers, base := make([]offer, c.size), int32(0)
 	err = c.exchange(ctx, deviceCommunicator, blob, func(r int, b bootstrap.Blob) error {
 		var s signalOffer
 		if err := json.Unmarshal(b.Bytes, &s); err != nil {
@@ -146,7 +163,7 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		if !reflect.DeepEqual(s.Needs, dc.needs) {
 			return fmt.Errorf("rank %d needs %+v, rank %d %+v: they must agree", c.rank, dc.needs, r, s.Needs)
 		}
-		offers[r] = s.offer
+		offers[r], base = s.offer, max(base, s.Context)
 		return nil
 	}, func(blobs []bootstrap.Blob) error {
 		if dc.netMaps, dc.regions, err = c.importAll(ctx, blobs, offers, false); err != nil {
@@ -162,9 +179,9 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		return err
 	}
 	c.mu.Lock()
-	base, powers := c.nextCtx, c.plugin.Powers()
-	c.nextCtx += int32(dc.needs.Contexts)
+	c.nextCtx = base + int32(dc.needs.Contexts) // the same on all ranks, also after a call that failed on some of them
 	c.mu.Unlock()
+	powers := c.plugin.Powers()
 	dc.proxy = &proxy.DevComm{
 		ABI: dc.abi, Stick: dc.stick, Context: base, Signals: dc.regions, Net: c.endpoint,
 		MaxBytes: powers.MaxBytes, Polled: powers.Polled, DeviceMemory: powers.DeviceMemory, Unordered: !powers.Ordered, Untold: !powers.Ordered && !powers.RemoteCompletion, Blind: !c.dev.Powers().HostView,
@@ -228,8 +245,11 @@ func (dc *DevComm) layOut(p plan) error {
 	peerLSA, peerInbox, peerLL := gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerLSA)), gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerInbox)), gpu.Cast[gpu.Ptr[uint64]](inImage(p.peerLL))
 	for i := range c.lsaSize {
 		m := dc.peerMaps[c.rank-c.lsaRank+i]
-		if i == c.lsaRank {
+		switch {
+		case i == c.lsaRank:
 			m = s.peer
+		case m == nil:
+			m = s.void
 		}
 		peerLSA.At(i).Store(word(m, p.lsaWords))
 		peerInbox.At(i).Store(word(m, p.inbox))
@@ -334,12 +354,12 @@ func (dc *DevComm) waiter() *Cause {
 	return causeOf(dc.comm.rank, r)
 }
 
-// lose marks a rank as lost.
-func (dc *DevComm) lose(rank int) {
+// lose marks a rank as lost; how is an abi.Rank*.
+func (dc *DevComm) lose(rank int, how uint32) {
 	dc.mu.Lock()
 	defer dc.mu.Unlock()
 	if !dc.closed {
-		dc.tell(dc.plan.lost+4*rank, 1)
+		dc.tell(dc.plan.lost+4*rank, how)
 	}
 }
 
@@ -391,7 +411,7 @@ func (dc *DevComm) free() error {
 	w := Window{comm: c, maps: append(dc.netMaps, dc.peerMaps...), regions: dc.regions, export: dc.export}
 	w.unmap()
 	var errs []error
-	for _, m := range []device.Memory{dc.seg.net, dc.seg.peer, dc.seg.dev, dc.seg.host} {
+	for _, m := range []device.Memory{dc.seg.net, dc.seg.peer, dc.seg.dev, dc.seg.host, dc.seg.void} {
 		if m != nil {
 			errs = append(errs, m.Free())
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device"
 )
 
@@ -20,6 +21,7 @@ var (
 	ErrCannot       = errors.New("the network or device cannot")
 	ErrOutOfMemory  = device.ErrOutOfMemory
 	ErrAborted      = errors.New("the communicator was aborted")
+	ErrCutOff       = bootstrap.ErrCutOff // this rank is taken for lost by the others, or reaches too few of them
 	ErrRevoked      = errors.New("the communicator was revoked")
 )
 

@@ -2,7 +2,14 @@
 
 package doorbell
 
-import "context"
+import (
+	"context"
+
+	"github.com/doorbell-net/doorbell/internal/bootstrap"
+)
 
 // Paused runs f, which may block, while nobody moves this rank's data.
 func (c *Comm) Paused(ctx context.Context, f func()) error { return c.owner.With(ctx, f) }
+
+// Kill ends this rank's membership as the death of its process would. What it has in this process lives on.
+func (c *Comm) Kill() { bootstrap.Kill(c.group) }

@@ -189,7 +189,7 @@ func (r *rank) hear() {
 
 // childParts are what a rank of each job does.
 var childParts = map[string]func(r *rank){
-	"programs": childPrograms, "killed": childKilled, "stopped": childStopped, "leaves": childLeaves, "overload": childOverload, "ends": childEnds, "polled": childPolled, "open": func(*rank) {},
+	"programs": childPrograms, "killed": childKilled, "stopped": childStopped, "leaves": childLeaves, "overload": childOverload, "ends": childEnds, "polled": childPolled, "survivors": childSurvivors, "open": func(*rank) {},
 }
 
 // TestChild is one rank of a job of processes. The tests of this package run it.

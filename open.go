@@ -28,7 +28,7 @@ import (
 )
 
 // version is of what ranks say to each other; ranks of different ones refuse each other.
-const version = 3
+const version = 4
 
 // Open joins a job as one of its ranks. Who this process is comes from the environment that "doorbell run" sets, unless
 // Options says it. Collective: it returns when all ranks have come, or by ctx.
@@ -149,7 +149,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 		opt: o, together: p.together(busy), rank: o.Rank, size: o.Size, group: g, ticked: make(chan struct{}),
 		dev:    dev,
 		engine: engineOf(mode), oneProcess: p.ranks == o.Size,
-		lost: map[int]error{}, streams: map[*Stream]struct{}{}, graphs: map[*Graph]struct{}{}, devComms: map[*DevComm]struct{}{},
+		lost: map[int]error{}, out: make([]bool, o.Size), streams: map[*Stream]struct{}{}, graphs: map[*Graph]struct{}{}, devComms: map[*DevComm]struct{}{},
 		windows: map[*Window]struct{}{}, signals: map[*SignalWindow]struct{}{}, buffers: map[*Buffer]struct{}{},
 		gen: mathrand.Uint32(), // so that a window of another communicator is stale here
 	}

@@ -122,7 +122,7 @@ func (w *Window) publish(ctx context.Context, offers []offer) error {
 }
 
 // enter fills the entry of a new window, which setGen makes valid: sizes are as offered, and LSA peers store at mine and at
-// theirs. infos.give gives its id back.
+// theirs; one that is out has nothing there. infos.give gives its id back.
 func (c *Comm) enter(offers []offer, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
 	c.mu.Lock()
 	c.gen = c.gen%abi.GenMask + 1
@@ -133,7 +133,7 @@ func (c *Comm) enter(offers []offer, mine gpu.Ptr[byte], theirs func(rank int) g
 	}
 	lsa0, bases := c.rank-c.lsaRank, make([]gpu.Ptr[byte], c.lsaSize)
 	for i := range bases {
-		if bases[i] = mine; i != c.lsaRank {
+		if bases[i] = mine; i != c.lsaRank && !c.isOut(lsa0+i) {
 			bases[i] = theirs(lsa0 + i)
 		}
 	}
@@ -163,6 +163,9 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 	maps, regions = make([]device.Memory, c.size), make([]netplugin.Region, c.size)
 	lsa := c.rank - c.lsaRank
 	for r, b := range blobs {
+		if c.isOut(r) {
+			continue
+		}
 		o := &offers[r]
 		if o.Size < 1 || o.Off < 0 || o.Off > o.Bytes-o.Size {
 			return maps, regions, fmt.Errorf("rank %d offers %d bytes at %d of %d", r, o.Size, o.Off, o.Bytes)
@@ -197,7 +200,7 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 func (c *Comm) importPeers(blobs []bootstrap.Blob, i int, bytes func(rank int) int) (maps []device.Memory, err error) {
 	maps = make([]device.Memory, c.size)
 	for r := c.rank - c.lsaRank; r < c.rank-c.lsaRank+c.lsaSize; r++ {
-		if r == c.rank {
+		if r == c.rank || c.isOut(r) {
 			continue
 		}
 		if maps[r], err = c.importMemory(blobs[r], i, bytes(r)); err != nil {
@@ -224,6 +227,9 @@ func (c *Comm) exchange(ctx context.Context, what string, mine bootstrap.Blob, r
 		return err
 	}
 	for r, b := range blobs {
+		if c.isOut(r) {
+			continue
+		}
 		var o struct{ Err string }
 		if jerr := json.Unmarshal(b.Bytes, &o); jerr != nil {
 			err = cmp.Or(err, fmt.Errorf("what rank %d offers: %w", r, jerr))

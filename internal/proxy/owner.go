@@ -42,6 +42,7 @@ type Owner struct {
 	queues  []*queue
 	windows []*Window // by id
 	nets    []net
+	lost    []int // ranks
 	tab     table
 	cursor  int    // whose turn it is among queues that have work
 	sweep   int    // where the sweep goes on
@@ -121,6 +122,9 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 		dc.heads = make([]uint64, (len(dc.queues)+1)/2)
 		for _, q := range dc.queues {
 			q.mirror()
+			if slices.Contains(o.lost, int(q.peer)) {
+				o.end(q)
+			}
 		}
 		o.comms = append(o.comms, dc)
 		o.queues = append(o.queues, dc.queues...)
@@ -201,6 +205,7 @@ func (o *Owner) RemoveWindow(ctx context.Context, id uint32) error {
 // Lose ends the queues to a rank that is lost.
 func (o *Owner) Lose(ctx context.Context, peer int) error {
 	return o.With(ctx, func() {
+		o.lost = append(o.lost, peer)
 		for _, n := range o.nets {
 			if n.conn != nil {
 				n.conn.Lose(peer)
@@ -208,12 +213,17 @@ func (o *Owner) Lose(ctx context.Context, peer int) error {
 		}
 		for _, q := range o.queues {
 			if int(q.peer) == peer {
-				q.drop(&o.tab)
-				q.setStatus(abi.PeerLost)
+				o.end(q)
 				record(q.dc, abi.Record{Status: uint32(abi.PeerLost), Peer: q.peer, Ctx: uint32(q.ctx)})
 			}
 		}
 	})
+}
+
+// end ends the queue to a rank that is lost.
+func (o *Owner) end(q *queue) {
+	q.drop(&o.tab)
+	q.setStatus(abi.PeerLost)
 }
 
 // Close ends the owner and its endpoint, when no pass runs: whoever still drives it finds nothing.
