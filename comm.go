@@ -206,6 +206,19 @@ func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	return set, nil
 }
 
+// Members are the ranks that collectives are among, rising: all, or those of the last Survivors.
+func (c *Comm) Members() []int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var in []int
+	for r, out := range c.out {
+		if !out {
+			in = append(in, r)
+		}
+	}
+	return in
+}
+
 // isOut says that collectives go on without a rank.
 func (c *Comm) isOut(rank int) bool {
 	c.mu.Lock()
