@@ -26,8 +26,13 @@ type Buffer struct {
 	grid doorbell.Grid
 
 	stream *doorbell.Stream // that operations may still be on
-	queued course           // all that was queued
+	queued *course          // all that was queued
 	tape   *course          // of the graph that was recorded last
+
+	ranks   []int // that take part
+	life    int   // how often it was recovered
+	measure bool
+	closed  bool
 }
 
 // New makes a rank's buffer. Collective: all ranks give the same options. Memory is refused before it is taken: the
@@ -42,10 +47,7 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 		return nil, err
 	}
 	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size()), grid: doorbell.Grid{Blocks: 1, Warps: 1}}
-	b.queued.turns = make([]*Received, b.lay.turns)
-	if err := c.Reserve(ctx, o.MemoryBytes(c.Size(), c.LSASize())); err != nil {
-		return nil, fmt.Errorf("rank %d: moe: %w", c.Rank(), err)
-	}
+	b.begin()
 	if err := b.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), b.Close())
 	}
@@ -63,8 +65,9 @@ func agree[O comparable](ctx context.Context, c *doorbell.Comm, mine O, err erro
 	if err != nil || gerr != nil {
 		return fmt.Errorf("rank %d: %w", c.Rank(), errors.Join(err, gerr))
 	}
-	for r, b := range all {
+	for _, r := range c.Members() {
 		var other O
+		b := all[r]
 		if len(b) == 0 {
 			return fmt.Errorf("rank %d: moe: rank %d refused its options", c.Rank(), r)
 		}
@@ -80,6 +83,9 @@ func agree[O comparable](ctx context.Context, c *doorbell.Comm, mine O, err erro
 
 func (b *Buffer) make(ctx context.Context) (err error) {
 	c, l := b.comm, b.lay
+	if err := c.Reserve(ctx, b.opt.MemoryBytes(c.Size(), c.LSASize())); err != nil {
+		return err
+	}
 	window := func(bytes int) *doorbell.Window {
 		if err != nil {
 			return nil
@@ -100,6 +106,9 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 		return err
 	}
 	if b.host, err = c.AllocHost(resultBytes); err != nil {
+		return err
+	}
+	if err = b.exclude(); err != nil {
 		return err
 	}
 	b.dc, err = c.DevComm(ctx, b.opt.needs(c.Size()))
@@ -123,10 +132,12 @@ func (b *Buffer) FirstExpert() int {
 
 // Close ends the buffer on this rank and gives its memory back. Its stream must be done.
 func (b *Buffer) Close() error {
-	var errs []error
-	if b.dc != nil {
-		errs = append(errs, b.dc.Close())
-	}
+	b.closed = true
+	return b.free()
+}
+
+func (b *Buffer) free() error {
+	errs := []error{b.closeDevComm()}
 	for _, w := range []*doorbell.Window{b.recv, b.send, b.out} {
 		if w != nil {
 			errs = append(errs, w.Close(), w.Buffer().Free())
@@ -137,6 +148,16 @@ func (b *Buffer) Close() error {
 			errs = append(errs, m.Free())
 		}
 	}
-	b.dc, b.recv, b.send, b.out, b.own, b.host = nil, nil, nil, nil, nil, nil
+	b.recv, b.send, b.out, b.own, b.host = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
+}
+
+// closeDevComm waits until all that was posted has left.
+func (b *Buffer) closeDevComm() error {
+	if b.dc == nil {
+		return nil
+	}
+	dc := b.dc
+	b.dc = nil
+	return dc.Close()
 }

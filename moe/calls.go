@@ -109,6 +109,12 @@ func (b *Buffer) args(r *Received) LL {
 		Sets: int32(l.sets), Turn: int32(r.turn()), Boxes: int32(l.boxes), BoxCap: int32(l.boxCap),
 		Format: int32(o.Format), Values: int32(o.Format.ValueBytes(o.Hidden)), Payload: int32(l.payload),
 	}
+	if len(b.ranks) < l.ranks {
+		a.Missing = word(l.missing)
+	}
+	if b.measure {
+		a.Waited, a.Taken, a.Traffic = gpu.Cast[uint64](b.table(l.waited)), gpu.Cast[uint64](b.table(l.taken)), gpu.Cast[Traffic](b.table(l.traffic))
+	}
 	a.NoLSA, a.Deterministic, a.PerRank = flag(o.NoLSA), flag(o.Deterministic), flag(o.PerRank)
 	return a
 }

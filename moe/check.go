@@ -28,8 +28,8 @@ func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 
 // Check says whether the operations were right, when their stream is done. An Invalid input (a selection that names no
 // expert, more copies than there is room for, a count that is too large) is reported once, of many the first: what was
-// valid was sent, and the buffer stays usable. After any other failure it is not: nothing more is sent, and the other
-// ranks' state is not known.
+// valid was sent, and the buffer stays usable. After any other failure it is not: nothing more is sent, the other ranks'
+// state is not known, and Recover makes it usable again. Of what came while it failed nothing may be used.
 func (b *Buffer) Check() error {
 	b.stream = nil
 	return checked(b.results(), &b.queued.broken, b.explain, func() error { return b.own.Write(b.at(b.lay.told), make([]byte, 4)) })
@@ -56,14 +56,18 @@ func checked(results gpu.Ptr[Result], broken *error, explain func(*Result) error
 // Error is what went wrong in an operation.
 type Error struct {
 	Rank   int // where it was noticed
-	Peer   int
+	Peer   int // whom it happened with; the rank that was waited for, if a wait ended
 	Status gin.Status
+	Lost   []int // ranks that took part and are lost, rising: Recover goes on without them
 	Text   string
 	Cause  error // what the device communicator knows
 }
 
 func (e *Error) Error() string {
 	s := fmt.Sprintf("rank %d: moe: %s: %v", e.Rank, e.Text, e.Status)
+	if len(e.Lost) > 0 {
+		s += fmt.Sprintf(": lost are ranks %v", e.Lost)
+	}
 	if e.Cause != nil {
 		s += ": " + e.Cause.Error()
 	}
@@ -96,6 +100,12 @@ func (b *Buffer) explain(r *Result) error {
 	}
 	if r.Status != gin.Invalid {
 		e.Cause = b.dc.Cause()
+		lost := b.comm.Lost()
+		for _, r := range b.ranks {
+			if lost[r] != nil {
+				e.Lost = append(e.Lost, r)
+			}
+		}
 	}
 	return e
 }

@@ -25,6 +25,9 @@ func LLReturn(t gpu.Thread, a LL) {
 	}
 	for i := warp; i < locals*a.DC.Ranks; i += warps {
 		local, dst := i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks
+		if a.missing(dst) {
+			continue
+		}
 		b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
 		c := gin.Open(&a.DC, a.context(local))
 		p := a.lsa(dst)
@@ -51,7 +54,9 @@ func LLReturn(t gpu.Thread, a LL) {
 		} else {
 			s = c.Signal(gin.ByWarp(t), world, dst, gin.StrongInc(a.combineSignal(a.set(), first+local)))
 		}
-		a.sent(t, s, dst, local)
+		if a.sent(t, s, dst, local) {
+			a.note(t, p, b.Rows, a.row())
+		}
 	}
 }
 
@@ -67,8 +72,15 @@ func LLCombine(t gpu.Thread, a LL) {
 	want := a.Answers.At(int(a.set())).Load()
 	for e := range a.Experts {
 		rank := a.owner(e)
+		if a.missing(rank) {
+			continue
+		}
 		c := gin.Open(&a.DC, a.context(e-a.first(rank)))
-		s := c.WaitSignal(gin.ByWarp(t), a.combineSignal(a.set(), e), want, 64, gin.FromPeer(gin.World(&a.DC), rank))
+		since := a.clock(t)
+		s := c.WaitSignal(gin.ByWarp(t), a.combineSignal(a.set(), e), want, 64, gin.FromTeam(gin.World(&a.DC)))
+		if t.Block() == 0 && t.Index() == 0 { // all warps wait for the same
+			a.waited(t, rank, since)
+		}
 		if s != gin.OK {
 			if t.Lane() == 0 {
 				a.fail(s, FaultAnswer, rank, int64(e), 0)

@@ -16,6 +16,11 @@ type course struct {
 	started    int         // operations not yet finished
 	turns      []*Received // of dispatch n at n % Outstanding
 	broken     error       // why no further operation can be right
+	life       int         // the buffer's when it began
+}
+
+func (b *Buffer) newCourse(g *doorbell.Graph) *course {
+	return &course{graph: g, turns: make([]*Received, b.lay.turns), life: b.life}
 }
 
 // course is that of a stream's calls. The first one that a graph records begins one, which each replay adds to what was
@@ -23,10 +28,10 @@ type course struct {
 func (b *Buffer) course(st *doorbell.Stream) *course {
 	g := st.Graph()
 	if g == nil {
-		return &b.queued
+		return b.queued
 	}
 	if b.tape == nil || b.tape.graph != g {
-		c := &course{graph: g, turns: make([]*Received, b.lay.turns)}
+		c := b.newCourse(g)
 		g.AtReplay(func(on *doorbell.Stream) error { return b.mayReplay(c, on) }, func(on *doorbell.Stream) { b.replayed(c, on) })
 		b.tape = c
 	}
@@ -37,9 +42,11 @@ func (b *Buffer) course(st *doorbell.Stream) *course {
 // sets of slots are free is known between whole operations alone.
 func (b *Buffer) mayReplay(c *course, on *doorbell.Stream) error {
 	const what = "replay"
-	switch err := b.ready(what, on, &b.queued); {
+	switch err := b.ready(what, on, b.queued); {
 	case err != nil:
 		return err
+	case c.life != b.life:
+		return b.refuse(what, "the graph was recorded before the buffer was recovered")
 	case c.broken != nil:
 		return fmt.Errorf("rank %d: %s: an operation was not recorded: %w", b.comm.Rank(), what, c.broken)
 	case c.started > 0:
@@ -100,6 +107,8 @@ func (b *Buffer) handle(what string, r *Received, c *course, want state) error {
 		return b.refuse(what, "of what no dispatch brought: nil")
 	case r.b != b:
 		return b.refuse(what, "%s is another buffer's", r.name())
+	case r.course.life != b.life:
+		return b.refuse(what, "%s is gone: the buffer was recovered since", r.name())
 	case r.course != c:
 		return b.refuse(what, "%s: what a graph records is of its own dispatches, and what is queued of those that were queued", r.name())
 	case c.turns[r.turn()] != r:

@@ -26,10 +26,10 @@ func LLCount(t gpu.Thread, a LL) {
 	t.SyncBlock()
 	for i := t.Index(); i < a.tokens()*a.TopK; i += t.Threads() {
 		e := a.Idx.At(int(i)).Load()
-		if e >= 0 && e < a.Experts {
-			gpu.AtomicAdd(a.Total.At(int(e)), 1, gpu.Relaxed, gpu.ScopeGPU)
-		} else if e != -1 {
+		if e < -1 || e >= a.Experts {
 			a.refuse(FaultSelection, int64(i), int64(e))
+		} else if e >= 0 && !a.nowhere(e) {
+			gpu.AtomicAdd(a.Total.At(int(e)), 1, gpu.Relaxed, gpu.ScopeGPU)
 		}
 	}
 	t.SyncBlock()
@@ -65,7 +65,7 @@ func LLSend(t gpu.Thread, a LL) {
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	for box := warp; box < a.farBoxes(); box += warps {
 		rank, _ := a.place(box)
-		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) {
+		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) && !a.missing(rank) {
 			a.sendCount(t, box, 0) // none is told too
 		}
 	}
@@ -150,10 +150,13 @@ func (a *LL) sendCount(t gpu.Thread, box int32, n uint32) {
 	c := gin.Open(&a.DC, a.context(local))
 	id := a.dispatchSignal(a.set(), local, a.DC.Rank)
 	var s gin.Status
-	if p := a.lsa(rank); p >= 0 {
+	p := a.lsa(rank)
+	if p >= 0 {
 		s = c.LSASignal(gin.ByWarp(t), p, id, uint64(n)+1)
 	} else {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongAdd(id, uint64(n)+1))
 	}
-	a.sent(t, s, rank, local)
+	if a.sent(t, s, rank, local) {
+		a.note(t, p, n, a.msg())
+	}
 }

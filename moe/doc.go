@@ -33,5 +33,10 @@
 // replay: the kernels report what is wrong with either, Wait or Check says it with the dispatch's number, and a graph of
 // other operations than the peers' ends in a deadline or is told by the messages' headers.
 //
+// When a rank is lost, operations on each of the others that it takes part in end with an *Error that names it, soon after the
+// loss is known and at the latest by the deadline; so do those that a rank is too late for. The buffer is of no use then
+// until all that are left have called Recover: they go on without the lost ranks and their experts. A rank that leaves
+// is as one that is lost, so one that is done waits for the others (doorbell.Comm.Barrier) before it closes.
+//
 //gpu:cubin sm_90
 package moe

@@ -62,6 +62,11 @@ type LL struct {
 	Done    gpu.Ptr[uint32] // [far box] messages on their way
 	Faults  Faults
 
+	Missing gpu.Ptr[uint32]  // [rank] not 0 of one that takes no part; nil: all do
+	Waited  gpu.Ptr[uint64]  // [rank] ns that waits for it took; nil as the next two while nobody wants to know
+	Taken   gpu.Ptr[uint64]  // [local] rows received
+	Traffic gpu.Ptr[Traffic] // [2] what was sent by stores, and by the network
+
 	Tokens, MaxTokens, Cap int32
 	Hidden, TopK, Experts  int32
 	Locals                 int32
@@ -188,10 +193,19 @@ func (a *LL) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
 	return s == gin.OK
 }
 
-// expert is selection k of a token, -1 for none. What is no expert counts as none: LLCount has reported it.
+// missing says that a rank takes no part: nothing is sent to it, and nothing waited for.
+func (a *LL) missing(rank int32) bool {
+	return !a.Missing.IsNil() && a.Missing.At(int(rank)).Load() != 0
+}
+
+// nowhere says that an expert is of a rank that is missing.
+func (a *LL) nowhere(e int32) bool { return !a.Missing.IsNil() && a.missing(a.owner(e)) }
+
+// expert is selection k of a token, -1 for none. What is no expert counts as none (LLCount has reported it), and so does
+// one of a rank that is missing.
 func (a *LL) expert(token, k int32) int32 {
 	e := a.Idx.At(int(token)*int(a.TopK) + int(k)).Load()
-	if e < 0 || e >= a.Experts {
+	if e < 0 || e >= a.Experts || a.nowhere(e) {
 		return -1
 	}
 	return e

@@ -37,7 +37,10 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 	if a.PerRank != 0 {
 		box = 0
 	}
-	messages := a.awaitCount(t, box, src, e)
+	messages := uint32(0)
+	if !a.missing(src) {
+		messages = a.awaitCount(t, box, src, e)
+	}
 	rows := messages
 	if a.PerRank != 0 {
 		rows = a.rowsOf(t, src, e, messages)
@@ -46,6 +49,7 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 	if t.Lane() == 0 {
 		begin = gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
 		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
+		a.took(local, rows)
 	}
 	begin = gpu.ShflIdx(t, begin, 0)
 	row := int(local*a.DC.Ranks)*int(a.Cap) + int(begin)
@@ -89,9 +93,11 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
-	s := c.WaitSignal(gin.ByWarp(t), id, from+1, 64, gin.FromPeer(gin.World(&a.DC), src))
+	since := a.clock(t)
+	s := c.WaitSignal(gin.ByWarp(t), id, from+1, 64, gin.FromTeam(gin.World(&a.DC)))
 	n := uint64(0)
 	if t.Lane() == 0 {
+		a.waited(t, src, since)
 		if s != gin.OK {
 			a.fail(s, FaultWait, src, int64(e), 0)
 		} else {

@@ -88,11 +88,15 @@ func TestSplitIsFused(t *testing.T) {
 func (w *world) run(r int, all []*solved, order []part, rnd *rand.Rand) error {
 	st := w.comms[r].Stream()
 	defer st.Close()
-	return w.runOn(st, r, all, order, rnd)
+	return w.runOn(st, r, all, order, func(int) {
+		if rnd.IntN(4) == 0 {
+			time.Sleep(time.Duration(rnd.IntN(300)) * time.Microsecond) // sleep: a rank that is behind
+		}
+	})
 }
 
-// runOn runs parts of steps on a stream, now and then late if there is a rnd.
-func (w *world) runOn(st *doorbell.Stream, r int, all []*solved, order []part, rnd *rand.Rand) error {
+// runOn runs parts of steps on a stream; before is called with the number of each.
+func (w *world) runOn(st *doorbell.Stream, r int, all []*solved, order []part, before func(int)) error {
 	steps := make([]*step, len(all))
 	for i := range all {
 		var err error
@@ -100,10 +104,10 @@ func (w *world) runOn(st *doorbell.Stream, r int, all []*solved, order []part, r
 			return err
 		}
 	}
-	for _, p := range order {
+	for i, p := range order {
 		s := steps[p.step]
-		if rnd != nil && rnd.IntN(4) == 0 {
-			time.Sleep(time.Duration(rnd.IntN(300)) * time.Microsecond) // sleep: a rank that is behind
+		if before != nil {
+			before(i)
 		}
 		if err := []func() error{s.startDispatch, s.finishDispatch, s.startCombine, s.finishCombine}[p.stage](); err != nil {
 			return err

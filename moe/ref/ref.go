@@ -21,7 +21,10 @@
 // experts each and the others q, which may be 0.
 package ref
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // MaxTopK is the largest number of selections per token.
 const MaxTopK = 32
@@ -125,4 +128,26 @@ func (p *Problem) Owner(e int) int {
 		first = next
 	}
 	panic(fmt.Sprintf("find owner: expert %d, accepted 0..%d", e, p.Experts-1))
+}
+
+// Without returns what is left of p when ranks are lost: they have no tokens, and selections of their experts are none.
+func (p *Problem) Without(lost ...int) *Problem {
+	q := *p
+	q.X, q.Idx, q.Weights = slices.Clone(p.X), slices.Clone(p.Idx), slices.Clone(p.Weights)
+	for r := range q.Idx {
+		if slices.Contains(lost, r) {
+			q.X[r], q.Idx[r] = nil, nil
+			if q.Weights != nil {
+				q.Weights[r] = nil
+			}
+			continue
+		}
+		q.Idx[r] = slices.Clone(q.Idx[r])
+		for i, e := range q.Idx[r] {
+			if e >= 0 && slices.Contains(lost, p.Owner(int(e))) {
+				q.Idx[r][i] = -1
+			}
+		}
+	}
+	return &q
 }
