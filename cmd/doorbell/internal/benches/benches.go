@@ -241,6 +241,8 @@ type part struct {
 	Count   uint64
 	Checked int64
 	Net     uint64 // bytes put to the network in one operation
+
+	LSA, GIN report.Traffic
 }
 
 // share tells all ranks how a part went, and returns what all said; what was found wrong ends up in b.bad. A rank that

@@ -25,7 +25,9 @@ type ll struct {
 	out   gpu.Ptr[byte]
 	got   *moe.Received
 
-	rowBytes, sumBytes int64 // compared
+	rowBytes, sumBytes int64     // compared
+	sent               [2]part   // the traffic of the last checked dispatch and combine
+	counted            moe.Stats // before
 }
 
 func (b *bench) lowLatency() error {
@@ -138,12 +140,12 @@ func (l *ll) run() error {
 		err = l.signals()
 	}
 	b.checked = l.rowBytes
-	parts, err := b.share(part{Ns: times[0], Count: uint64(iters)}, &dispatch, err)
+	parts, err := b.share(part{Ns: times[0], Count: uint64(iters), LSA: l.sent[0].LSA, GIN: l.sent[0].GIN}, &dispatch, err)
 	if err != nil {
 		return err
 	}
 	b.checked = l.sumBytes
-	more, err := b.share(part{Ns: times[1], Count: uint64(iters)}, &combine, nil)
+	more, err := b.share(part{Ns: times[1], Count: uint64(iters), LSA: l.sent[1].LSA, GIN: l.sent[1].GIN}, &combine, nil)
 	if err != nil {
 		return err
 	}
@@ -189,21 +191,35 @@ func (l *ll) checked(iter uint64) (err error) {
 	for i := range l.y {
 		l.y[i] = 0x7fff // no result is this
 	}
+	l.moe.Measure(true)
+	defer l.moe.Measure(false)
 	if l.got, err = l.moe.Dispatch(b.st, l.in); err == nil {
 		err = l.moe.Wait(b.ctx, b.st)
 	}
-	if err != nil {
+	if err = errors.Join(err, l.count(0)); err != nil {
 		return err
 	}
 	l.checkRows(iter)
 	if err = l.moe.Combine(b.st, l.got, l.out); err == nil {
 		err = l.moe.Wait(b.ctx, b.st)
 	}
-	if err != nil {
+	if err = errors.Join(err, l.count(1)); err != nil {
 		return err
 	}
 	l.checkSums(iter)
 	return nil
+}
+
+// count notes what a dispatch (0) or combine (1) has sent.
+func (l *ll) count(op int) error {
+	s, err := l.moe.Stats()
+	l.sent[op] = part{LSA: traffic(s.LSA, l.counted.LSA), GIN: traffic(s.GIN, l.counted.GIN)}
+	l.counted = s
+	return err
+}
+
+func traffic(now, before moe.Traffic) report.Traffic {
+	return report.Traffic{Messages: int64(now.Messages - before.Messages), Bytes: int64(now.Bytes - before.Bytes), Signals: int64(now.Signals - before.Signals)}
 }
 
 // checkRows compares the rows that this rank's experts got with what the routing and the payloads' hash say, and
@@ -360,6 +376,8 @@ func (l *ll) rows(dispatch, combine []part) error {
 		for _, p := range op.parts {
 			ns += p.Ns
 			ops = max(ops, p.Count)
+			row.LSA.Add(p.LSA)
+			row.GIN.Add(p.GIN)
 		}
 		if ns > 0 {
 			row.GBps = float64(ops) * float64(selections) * float64(op.bytes) / float64(ns)

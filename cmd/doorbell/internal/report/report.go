@@ -18,7 +18,7 @@ import (
 //
 // Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
 // Left out when zero, that is when a bench has no such figure: label, p50_us, p99_us, min_us, max_us (bw and rate time no single
-// operation), GBps (10^9 bytes a second, payload only) and Mops (10^6 operations a second).
+// operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second), lsa and gin.
 // Figures are written with six significant digits.
 type Row struct {
 	// Label tells rows of one bench apart, as dispatch and combine of ll; empty where there is one kind.
@@ -39,10 +39,25 @@ type Row struct {
 	MaxUS        float64 // longest single operation, microseconds
 	GBps         float64
 	Mops         float64
-	CheckedBytes int64 // bytes compared with values that the receiver computed by itself
-	NetBytes     int64 // of one operation, all ranks: bytes that were put to the network, where that is not what Bytes counts
+	LSA, GIN     Traffic // ll: what one operation of all ranks sends by stores, and by the network
+	CheckedBytes int64   // bytes compared with values that the receiver computed by itself
+	NetBytes     int64   // of one operation, all ranks: bytes that were put to the network, where that is not what Bytes counts
 	// Ratio is the median time of an operation over that of the copies of memory that it needs, in the same run.
 	Ratio float64
+}
+
+// Traffic is what was sent one way: messages with their bytes, headers included, and the signals behind them.
+type Traffic struct {
+	Messages int64 `json:"messages"`
+	Bytes    int64 `json:"bytes"`
+	Signals  int64 `json:"signals"`
+}
+
+// Add adds u's counts.
+func (t *Traffic) Add(u Traffic) {
+	t.Messages += u.Messages
+	t.Bytes += u.Bytes
+	t.Signals += u.Signals
 }
 
 type rowJSON struct {
@@ -62,6 +77,8 @@ type rowJSON struct {
 	MaxUS        float64 `json:"max_us,omitempty"`
 	GBps         float64 `json:"GBps,omitempty"`
 	Mops         float64 `json:"Mops,omitempty"`
+	LSA          Traffic `json:"lsa,omitzero"`
+	GIN          Traffic `json:"gin,omitzero"`
 	CheckedBytes int64   `json:"checked_bytes"`
 	NetBytes     int64   `json:"net_bytes,omitempty"`
 	Ratio        float64 `json:"ratio,omitempty"`
