@@ -58,7 +58,7 @@ type Error struct {
 	Rank   int // where it was noticed
 	Peer   int // whom it happened with; the rank that was waited for, if a wait ended
 	Status gin.Status
-	Lost   []int // ranks that took part and are lost, rising: Recover goes on without them
+	Lost   []int // ranks that took part and are lost, rising: Buffer.Recover goes on without them
 	Text   string
 	Cause  error // what the device communicator knows
 }
@@ -76,6 +76,17 @@ func (e *Error) Error() string {
 
 // Unwrap is the cause.
 func (e *Error) Unwrap() error { return e.Cause }
+
+// lostOf is those of the ranks that are lost.
+func lostOf(c *doorbell.Comm, ranks []int) (out []int) {
+	lost := c.Lost()
+	for _, r := range ranks {
+		if lost[r] != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
 
 func (b *Buffer) explain(r *Result) error {
 	e := &Error{Rank: b.comm.Rank(), Peer: int(r.Rank), Status: r.Status}
@@ -99,13 +110,7 @@ func (b *Buffer) explain(r *Result) error {
 		e.Text = fmt.Sprintf("row %d of rank %d for expert %d has a header that does not fit: the ranks are not at the same call, or bytes are wrong (%s)", r.A, r.Rank, r.B, op)
 	}
 	if r.Status != gin.Invalid {
-		e.Cause = b.dc.Cause()
-		lost := b.comm.Lost()
-		for _, r := range b.ranks {
-			if lost[r] != nil {
-				e.Lost = append(e.Lost, r)
-			}
-		}
+		e.Cause, e.Lost = b.dc.Cause(), lostOf(b.comm, b.ranks)
 	}
 	return e
 }

@@ -3,6 +3,7 @@
 package moe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,7 @@ type HTBuffer struct {
 // error wraps doorbell.ErrOutOfMemory and says what is needed and what there is.
 func NewHT(ctx context.Context, c *doorbell.Comm, o HTOptions) (*HTBuffer, error) {
 	o.fill(c.Size(), c.Info().Device)
-	if err := agree(ctx, c, o, o.Validate()); err != nil {
+	if err := agree(ctx, c, o, cmp.Or(o.Validate(), whole(c))); err != nil {
 		return nil, err
 	}
 	h := &HTBuffer{comm: c, opt: o, lay: o.layout(c.Size(), c.LSASize()), layouts: make([]*HTReceived, o.Layouts)}
@@ -51,6 +52,14 @@ func NewHT(ctx context.Context, c *doorbell.Comm, o HTOptions) (*HTBuffer, error
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), h.Close())
 	}
 	return h, nil
+}
+
+// whole refuses ranks that go on without others: between nodes they would have nobody to pass tokens on.
+func whole(c *doorbell.Comm) error {
+	if left := c.Members(); len(left) < c.Size() {
+		return fmt.Errorf("moe: the high-throughput form needs all %d ranks, left are %v: %w", c.Size(), left, doorbell.ErrNotSupported)
+	}
+	return nil
 }
 
 func (h *HTBuffer) make(ctx context.Context) error {

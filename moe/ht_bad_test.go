@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -346,6 +348,57 @@ func TestHTPeerLeaves(t *testing.T) {
 		}
 		if err := w.comms[0].Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// The loss of one rank ends a wait for another that lives, which would last until the deadline; and the high-throughput
+// form is refused to those that are left.
+func TestHTLossOfAnother(t *testing.T) {
+	for _, perNode := range []int{1, 3} {
+		cs, err := doorbell.Local(3, doorbell.Options{RanksPerNode: perNode, Timeout: 20 * time.Second, Log: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := moe.HTOptions{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 6}
+		var waits, ended sync.WaitGroup
+		waits.Add(1)
+		ended.Add(1)
+		err = each(3, func(r int) error {
+			h, err := moe.NewHT(t.Context(), cs[r], o)
+			if err != nil {
+				return err
+			}
+			st := cs[r].Stream()
+			switch r {
+			case 0:
+				_, err = h.Dispatch(st, moe.Tokens{})
+				waits.Done()
+				var e *moe.Error
+				if got := h.Wait(t.Context(), st); !errors.As(got, &e) || e.Status != gin.PeerLost || !slices.Equal(e.Lost, []int{2}) {
+					err = errors.Join(err, fmt.Errorf("a dispatch that rank 1 does not call, when rank 2 is lost: %w", got))
+				}
+				ended.Done()
+			case 1:
+				ended.Wait() // it lives, and does not call
+			case 2:
+				waits.Wait()
+				return cs[2].Close()
+			}
+			if _, serr := cs[r].Survivors(t.Context()); serr != nil {
+				return errors.Join(err, serr)
+			}
+			_, refused := moe.NewHT(t.Context(), cs[r], o)
+			wantError(t, refused, "needs all 3 ranks", "[0 1]")
+			return err
+		})
+		if err != nil {
+			t.Errorf("%d a node: %v", perNode, err)
+		}
+		for _, c := range cs {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -60,7 +60,7 @@ func (h *HTBuffer) explain(r *Result) error {
 	}
 	e.Text += fmt.Sprintf(" (dispatch %d)", r.Op)
 	if r.Status != gin.Invalid {
-		e.Cause = h.dc.Cause()
+		e.Cause, e.Lost = h.dc.Cause(), lostOf(h.comm, h.comm.Members())
 	}
 	return e
 }

@@ -202,13 +202,14 @@ func (a *HT) signalNode(t gpu.Thread, id int32) {
 	}
 }
 
-// await waits for a signal of context 0 that a rank raises.
+// await waits for a signal of context 0 that a rank raises. As all waits, it ends when any rank is lost: who has lost one
+// sends nothing more.
 func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	c := gin.Open(&a.DC, 0)
 	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
-	s := c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromPeer(gin.World(&a.DC), rank))
+	s := c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
 	if s != gin.OK && t.Lane() == 0 {
 		a.fail(s, FaultWait, rank, 0, 0)
 	}

@@ -93,7 +93,7 @@ func (a *HT) awaitWay(t gpu.Thread, w *way, id int32, least uint64) bool {
 		w.c.SetTimeout(0)
 	}
 	peer := a.peer(w.node)
-	s := w.c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromPeer(gin.World(&a.DC), peer))
+	s := w.c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
 	if s != gin.OK && t.Lane() == 0 {
 		a.fail(s, FaultWait, peer, 0, 0)
 	}
@@ -108,7 +108,7 @@ func (a *HT) glance(t gpu.Thread, w *way, id int32, least uint64, waited *uint64
 	c := gin.Open(&a.DC, w.channel%a.DC.Contexts)
 	c.SetTimeout(look)
 	peer := a.peer(w.node)
-	s := c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromPeer(gin.World(&a.DC), peer))
+	s := c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
 	*waited += look
 	if s == gin.OK || s == gin.Timeout && *waited < a.DC.Timeout && !a.Faults.over(t) {
 		return true
