@@ -4,11 +4,13 @@ package doorbell
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
 	"github.com/doorbell-net/doorbell/internal/device/soft"
+	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
@@ -49,7 +51,11 @@ func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if p.ranks > 1 {
 		local = 0 // ranks of one process wait for each other: they share a GPU
 	}
-	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
+	starts, err := env.CUDAStarts.Get(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Rank: o.Rank, Starts: starts, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", o.Rank, err)
 	}
@@ -61,7 +67,7 @@ func (c *Comm) copier() func() (netplugin.Copier, error) {
 	if c.dev.Powers().HostView {
 		return nil
 	}
-	return func() (netplugin.Copier, error) { return &copier{c.dev.NewStream(), c.dev}, nil }
+	return func() (netplugin.Copier, error) { return &copier{c.dev.NewCopyStream(), c.dev}, nil }
 }
 
 // copier is a stream without kernels.

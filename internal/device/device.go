@@ -29,6 +29,8 @@ type Device interface {
 	Import(h Handle) (Memory, error)
 	// NewStream makes a stream. Close it before the device.
 	NewStream() Stream
+	// NewCopyStream makes one for copies and stores alone, which runs beside kernels where the device can.
+	NewCopyStream() Stream
 	// Capture records what f queues on the stream that it gets, and queues nothing. Its error is f's, or wraps ErrBusy when
 	// what is to be made of it would wait for kernels that run. Close the graph before the device.
 	Capture(f func(Stream) error) (Graph, error)

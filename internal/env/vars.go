@@ -43,6 +43,9 @@ var (
 	QueueDepth   = intVar("DOORBELL_QUEUE_DEPTH", "1024", 2, 1<<16, true, "descriptors in a queue, per context and peer")
 )
 
+// CUDAStarts is for who looks for a kernel that never began.
+var CUDAStarts = boolVar("DOORBELL_CUDA_STARTS", "0", "have each launch on a GPU say that the GPU has come to it, for the errors of waits that time out")
+
 // LaunchID marks what one `doorbell run` started on its host. Unlike the job's id, which all hosts share, it is never
 // there twice: two launchers of one job may run on one host, and neither may end what the other started.
 var LaunchID = stringVar("DOORBELL_LAUNCH_ID", "", "any text without spaces", "set by doorbell run, which finds by it what its ranks have left behind")

@@ -17,6 +17,7 @@ var kernelsPTX string
 
 // The kernels as launch takes them.
 var (
-	OpsKernel  = gpu.NewKernel("Ops", Ops, kernelsPTX)
-	TeamKernel = gpu.NewKernel("Team", Team, kernelsPTX)
+	OpsKernel   = gpu.NewKernel("Ops", Ops, kernelsPTX)
+	StartKernel = gpu.NewKernel("Start", Start, kernelsPTX)
+	TeamKernel  = gpu.NewKernel("Team", Team, kernelsPTX)
 )

@@ -37,14 +37,18 @@ type card struct {
 
 	kernels atomic.Pointer[map[*gpu.Code]*kernel] // replaced, with gate held
 	modules map[string]*module                    // by text; gate
+	local   int                                   // bytes of local memory a thread that the context holds; gate
 
 	mu      sync.Mutex // what follows
 	refs    int
 	dev     uintptr
 	streams map[*stream]struct{}
-	marks   uintptr // pinned: a line for each stream, whose first word says how far it is
-	slots   []int   // free lines
+	marks   uintptr // pinned: a line for each lane
 	limbo   []discarded
+
+	laneMu sync.Mutex // what follows; the driver is called with it held
+	lanes  []*lane    // all, by their lines
+	spare  []*lane    // those that no stream has
 }
 
 // discarded is how something is given back when no kernel runs: calls of the driver in their order, and what is of the
@@ -70,9 +74,6 @@ func (d *discarded) first(op function, args ...uintptr) {
 	copy(k.args[:], args)
 	d.calls = slices.Insert(d.calls, 0, k)
 }
-
-// maxStreams is how many lines of marks there are.
-const maxStreams = 1024
 
 type cardKey struct {
 	path  string
@@ -136,14 +137,11 @@ func (c *card) prepare(out *outs) error {
 		return c.fault(cuCtxGetStreamPriorityRange, r, "")
 	}
 	c.urgent = out.int32(0)
-	if r := c.do(cuMemHostAlloc, out.at(2), maxStreams*64, hostFlags); r != success {
-		return c.fault(cuMemHostAlloc, r, "%s asked for", size(maxStreams*64))
+	if r := c.do(cuMemHostAlloc, out.at(2), maxLanes*lineBytes, hostFlags); r != success {
+		return c.fault(cuMemHostAlloc, r, "%s asked for", size(maxLanes*lineBytes))
 	}
 	c.marks = out.addr(2)
-	clear(ffi.Bytes(c.marks, maxStreams*64))
-	for i := range maxStreams {
-		c.slots = append(c.slots, maxStreams-1-i)
-	}
+	clear(ffi.Bytes(c.marks, maxLanes*lineBytes))
 	return nil
 }
 
@@ -162,6 +160,9 @@ func (c *card) detach() error {
 	c.gate.Lock()
 	defer c.gate.Unlock()
 	c.sweep()
+	for _, l := range c.lanes {
+		c.free(byCall(cuStreamDestroy, l.handle))
+	}
 	c.free(byCall(cuMemFreeHost, c.marks))
 	for _, m := range c.modules {
 		if m.err == nil {
@@ -311,18 +312,4 @@ func (c *card) free(d discarded) error {
 		errs = append(errs, d.then())
 	}
 	return errors.Join(errs...)
-}
-
-// takeMark finds a line of marks. Its count goes on from the last stream's that had it: who still waits for that one's last
-// item finds it done.
-func (c *card) takeMark() (slot int, word *uint64, addr uintptr, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.slots) == 0 {
-		return 0, nil, 0, fmt.Errorf("cuda: new stream: GPU %d has %d streams of this process, %d are accepted", c.index, maxStreams, maxStreams)
-	}
-	slot = c.slots[len(c.slots)-1]
-	c.slots = c.slots[:len(c.slots)-1]
-	addr = c.marks + uintptr(slot)*64
-	return slot, &ffi.Words(addr, 1)[0], addr, nil
 }

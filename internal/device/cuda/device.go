@@ -29,6 +29,11 @@ type Options struct {
 	// Ranks is how many ranks of this process share the GPU, each with the same share of its multiprocessors. 0: one. Ranks of
 	// other processes are not counted: kernels of two processes take turns on a GPU and never run together.
 	Ranks int
+	// Rank is of the world: what errors call this one.
+	Rank int
+	// Starts has streams say which launch the GPU has come to, for what a wait says that came to its deadline. It costs a store
+	// of the stream for each launch.
+	Starts bool
 	// Shared makes memory that other processes can import by its descriptor, where GPU and driver can.
 	Shared bool
 	// Timeout ends waits for copies, and for what runs at Close. 0: 100 s.

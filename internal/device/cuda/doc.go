@@ -32,6 +32,7 @@
 //	cuMemHostAlloc of 64 KiB,
 //	cuStreamCreate, cuStreamDestroy and
 //	cuStreamQuery without work, events   do not      at any time
+//	cuCtxSetLimit                        not tried   made where cuModuleLoadData is
 //	cuMemcpy from and to the host,
 //	stream memory operations             do not      at any time: by copy engines, on streams without kernels
 //	cuLaunchKernel                       does not    but for what its stream was told to wait for
@@ -44,6 +45,16 @@
 //
 // Kernels that the process launches by other means, CUDA's runtime say, are seen by none of this: who launches them says so
 // (Device.Foreign), and they count as ours do.
+//
+// # What keeps a kernel from starting
+//
+// A rank's kernel that is queued must start while others spin. Two things could keep it (seen once in five runs of four ranks on
+// an H200, not explained yet, and what follows has not run there): a hardware queue that its stream shares with another's, so
+// streams of the driver are made only as more are needed at once than ever before, and used again, and those without kernels are
+// of another priority; and local memory, which a launch may have to make more of when nothing runs, so the context holds
+// what the largest kernel takes from when it is loaded. A wait that comes to its deadline tells of each stream of the GPU how
+// far it is, and with DOORBELL_CUDA_STARTS=1 whether the GPU has come to its kernel: if it has not, the queue is held up; if
+// it has, and the kernel has done nothing, the GPU is.
 //
 // # How far a stream is
 //

@@ -170,7 +170,7 @@ func (d *double) openOr(dev *cuda.Device, err error) *cuda.Device {
 var running = map[string]func(args []byte) gpu.Call{
 	"Count": binder(devicetest.CountKernel), "Meet": binder(devicetest.MeetKernel), "Rounds": binder(devicetest.RoundsKernel),
 	"Step": binder(devicetest.StepKernel), "Pair": binder(devicetest.PairKernel), "Gate": binder(devicetest.GateKernel),
-	"Fail": binder(devicetest.FailKernel), "Fill": binder(devicetest.FillKernel), "Nothing": binder(nothingKernel), "Fat": binder(nothingKernel),
+	"Fail": binder(devicetest.FailKernel), "Fill": binder(devicetest.FillKernel), "Nothing": binder(nothingKernel), "Fat": binder(nothingKernel), "Deep": binder(nothingKernel),
 }
 
 func binder[A any](k gpu.Kernel[A]) func(args []byte) gpu.Call {

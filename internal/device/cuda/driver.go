@@ -30,6 +30,8 @@ const (
 	cuCtxSetCurrent
 	cuCtxEnablePeerAccess
 	cuCtxGetStreamPriorityRange
+	cuCtxGetLimit
+	cuCtxSetLimit
 	cuLinkCreate
 	cuLinkAddData
 	cuLinkComplete
@@ -92,6 +94,8 @@ var symbols = [functions]string{
 	cuCtxSetCurrent:             "cuCtxSetCurrent",
 	cuCtxEnablePeerAccess:       "cuCtxEnablePeerAccess",
 	cuCtxGetStreamPriorityRange: "cuCtxGetStreamPriorityRange",
+	cuCtxGetLimit:               "cuCtxGetLimit",
+	cuCtxSetLimit:               "cuCtxSetLimit",
 	cuLinkCreate:                "cuLinkCreate_v2",
 	cuLinkAddData:               "cuLinkAddData_v2",
 	cuLinkComplete:              "cuLinkComplete",
@@ -141,9 +145,10 @@ func (f function) String() string { return strings.TrimSuffix(symbols[f], "_v2")
 
 // driver is the driver's library.
 type driver struct {
-	path    string
-	addr    [functions]uintptr
-	version int
+	path        string
+	addr        [functions]uintptr
+	version     int
+	connections int // hardware queues for streams
 }
 
 // minVersion is 12.0: the first whose stream memory operations need no switch of the kernel module.
@@ -167,10 +172,10 @@ func load(path string) (*driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be loaded: %w: %w; doorbell runs without a GPU with --device soft", path, err, device.ErrNotAvailable)
 	}
-	if err := setEnvironment(); err != nil {
+	d := &driver{path: path}
+	if d.connections, err = setEnvironment(); err != nil {
 		return nil, err
 	}
-	d := &driver{path: path}
 	missing := ""
 	for f := range functions {
 		if d.addr[f], err = lib.Symbol(symbols[f]); err != nil && missing == "" {

@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,22 +38,18 @@ func (d *Device) capture(f func(device.Stream) error) (g *graph, err error) {
 	if err := c.failure(); err != nil {
 		return nil, err
 	}
-	s := &stream{dev: d, card: c, slot: -1, param: new([1]uintptr), both: new(batch), recording: true}
-	if r := c.do(cuStreamCreateWithPriority, out.at(0), streamNonBlocking, 0); r != success {
-		return nil, c.fault(cuStreamCreateWithPriority, r, "")
+	lane, err := c.takeLane(0)
+	if err != nil {
+		return nil, err
 	}
-	s.handle = out.addr(0)
-	defer func() { // nothing ever ran on it
-		if r := c.do(cuStreamDestroy, s.handle); r != success {
-			err = errors.Join(err, c.fault(cuStreamDestroy, r, ""))
-		}
-	}()
-	if r := c.do(cuStreamBeginCapture, s.handle, captureRelaxed); r != success {
+	defer c.giveLane(lane) // nothing ever runs on it
+	s := &stream{dev: d, card: c, lane: lane, param: new([1]uintptr), both: new(batch), recording: true}
+	if r := c.do(cuStreamBeginCapture, s.lane.handle, captureRelaxed); r != success {
 		return nil, c.fault(cuStreamBeginCapture, r, "")
 	}
 	rec := &device.Recorder{Stream: s}
 	err = f(rec)
-	r := c.do(cuStreamEndCapture, s.handle, out.at(1))
+	r := c.do(cuStreamEndCapture, s.lane.handle, out.at(1))
 	if r == success {
 		defer c.do(cuGraphDestroy, out.addr(1))
 	}
@@ -92,7 +87,7 @@ func (s *stream) Replay(g device.Graph) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
-	r := s.card.do(cuGraphLaunch, own.exec, s.handle)
+	r := s.card.do(cuGraphLaunch, own.exec, s.lane.handle)
 	return s.leave(cuGraphLaunch, r, own.names, "graph of "+own.names)
 }
 

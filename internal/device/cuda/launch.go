@@ -53,11 +53,16 @@ func (s *stream) launch(c gpu.Call, g device.Grid) error {
 		params = ffi.Addr(&s.param[0])
 	}
 	f, r := cuLaunchKernel, success
+	if s.dev.opt.Starts && !s.recording {
+		if r = s.card.do(cuStreamWriteValue64, s.lane.handle, s.lane.at+begunAt, uintptr(s.queued+1), writeOrdered); r != success {
+			return s.leave(cuStreamWriteValue64, r, "", "before kernel "+k.name)
+		}
+	}
 	if g.Cooperative {
 		f = cuLaunchCooperativeKernel
-		r = s.card.do(f, k.handle, uintptr(g.Blocks), 1, 1, uintptr(g.Warps*lanes), 1, 1, 0, s.handle, params)
+		r = s.card.do(f, k.handle, uintptr(g.Blocks), 1, 1, uintptr(g.Warps*lanes), 1, 1, 0, s.lane.handle, params)
 	} else {
-		r = s.card.do(f, k.handle, uintptr(g.Blocks), 1, 1, uintptr(g.Warps*lanes), 1, 1, 0, s.handle, params, 0)
+		r = s.card.do(f, k.handle, uintptr(g.Blocks), 1, 1, uintptr(g.Warps*lanes), 1, 1, 0, s.lane.handle, params, 0)
 	}
 	runtime.KeepAlive(c)
 	detail := ""

@@ -105,6 +105,7 @@ func (c *card) load(codes []*gpu.Code) {
 			c.log.Warn("kernel cannot be loaded", "gpu", c.index, "kernel", code.Name, "error", err)
 		}
 	}
+	c.holdLocal(next)
 	c.kernels.Store(&next)
 }
 

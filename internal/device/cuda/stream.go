@@ -29,13 +29,11 @@ const tracked = 64
 // stream is a queue of items that the GPU does in order. After some of them it stores their count into a word of pinned
 // memory: its mark, which the host reads without asking the driver, and which stays readable when a kernel ended the context.
 type stream struct {
-	dev    *Device
-	card   *card
-	handle uintptr
-	slot   int
-	word   atomic.Pointer[uint64] // the mark; nil once the stream is closed, and all that asks for it
-	at     uintptr                // its address
-	asked  atomic.Uint64          // items of which the driver said that they are done
+	dev   *Device
+	card  *card
+	lane  *lane
+	word  atomic.Pointer[uint64] // the lane's mark; nil once the stream is closed, and all that asks for it
+	asked atomic.Uint64          // items of which the driver said that they are done
 
 	counted   bool // it is one of the rank's, and not the device's own
 	recording bool // what is queued is recorded: it says nowhere how far it is
@@ -50,9 +48,15 @@ type stream struct {
 	closed bool
 }
 
-func (d *Device) NewStream() device.Stream {
+func (d *Device) NewStream() device.Stream { return d.countedStream(0) }
+
+// NewCopyStream is device.Device's: of the priority that goes first, so that it shares no hardware queue with kernels where
+// priorities have queues of their own.
+func (d *Device) NewCopyStream() device.Stream { return d.countedStream(d.card.urgent) }
+
+func (d *Device) countedStream(priority int32) *stream {
 	d.streams.Add(1)
-	s := d.newStream(0)
+	s := d.newStream(priority)
 	s.counted = true
 	return s
 }
@@ -60,24 +64,16 @@ func (d *Device) NewStream() device.Stream {
 // newStream makes a stream. One that cannot be made says so at its first use. The driver waits for no kernel here.
 func (d *Device) newStream(priority int32) *stream {
 	c := d.card
-	s := &stream{dev: d, card: c, slot: -1, param: new([1]uintptr), both: new(batch)}
-	out := new(outs)
+	s := &stream{dev: d, card: c, param: new([1]uintptr), both: new(batch)}
 	if s.err = c.failure(); s.err != nil {
 		return s
 	}
-	slot, word, at, err := c.takeMark()
-	if err != nil {
-		s.err = err
+	if s.lane, s.err = c.takeLane(priority); s.err != nil {
 		return s
 	}
-	s.queued = atomic.LoadUint64(word)
-	s.slot, s.at, s.marked = slot, at, s.queued
-	s.word.Store(word)
-	if r := c.do(cuStreamCreateWithPriority, out.at(0), streamNonBlocking, uintptr(uint32(priority))); r != success {
-		s.err = c.fault(cuStreamCreateWithPriority, r, "")
-		return s
-	}
-	s.handle = out.addr(0)
+	s.queued = atomic.LoadUint64(s.lane.done)
+	s.marked = s.queued
+	s.word.Store(s.lane.done)
 	c.mu.Lock()
 	c.streams[s] = struct{}{}
 	c.mu.Unlock()
@@ -109,12 +105,12 @@ func (s *stream) failure() error {
 // idle says whether all that was queued is done, or never will be. It asks the driver where no mark says it.
 func (s *stream) idle() bool {
 	s.mu.Lock()
-	queued, handle := s.queued, s.handle
-	if s.reached(queued) || handle == 0 {
+	queued := s.queued
+	if s.reached(queued) || s.closed {
 		s.mu.Unlock()
 		return true
 	}
-	r := s.card.do(cuStreamQuery, handle)
+	r := s.card.do(cuStreamQuery, s.lane.handle)
 	if r == success {
 		s.asked.Store(queued)
 	}
@@ -189,7 +185,7 @@ func (s *stream) mark() result {
 	if s.marked == s.queued {
 		return success
 	}
-	r := s.card.do(cuStreamWriteValue64, s.handle, s.at, uintptr(s.queued), writeOrdered)
+	r := s.card.do(cuStreamWriteValue64, s.lane.handle, s.lane.at, uintptr(s.queued), writeOrdered)
 	if r == success {
 		s.marked = s.queued
 	}
@@ -228,7 +224,7 @@ func (s *stream) WaitEvent(e device.Event) {
 		return // a stream that failed or closed says so at its next launch
 	}
 	// The mark that it waits for was queued by Record, so before this: in a hardware queue that both streams use, it goes first.
-	r := s.card.do(cuStreamWaitValue64, s.handle, ev.s.at, uintptr(ev.n), waitGreaterEqual)
+	r := s.card.do(cuStreamWaitValue64, s.lane.handle, ev.s.lane.at, uintptr(ev.n), waitGreaterEqual)
 	if err := s.leave(cuStreamWaitValue64, r, "", ""); err != nil {
 		s.fail(err)
 	}
@@ -242,7 +238,7 @@ func (s *stream) Copy(dst, src gpu.Ptr[byte], bytes int) error {
 	if err != nil || bytes == 0 {
 		return s.nothing(err)
 	}
-	r := s.card.do(cuMemcpyAsync, uintptr(dst.Addr()), uintptr(src.Addr()), uintptr(bytes), s.handle)
+	r := s.card.do(cuMemcpyAsync, uintptr(dst.Addr()), uintptr(src.Addr()), uintptr(bytes), s.lane.handle)
 	return s.leave(cuMemcpyAsync, r, "", "")
 }
 
@@ -254,7 +250,7 @@ func (s *stream) Fill(dst gpu.Ptr[byte], value byte, bytes int) error {
 	if err != nil || bytes == 0 {
 		return s.nothing(err)
 	}
-	r := s.card.do(cuMemsetD8Async, uintptr(dst.Addr()), uintptr(value), uintptr(bytes), s.handle)
+	r := s.card.do(cuMemsetD8Async, uintptr(dst.Addr()), uintptr(value), uintptr(bytes), s.lane.handle)
 	return s.leave(cuMemsetD8Async, r, "", "")
 }
 
@@ -265,7 +261,7 @@ func (s *stream) Store(at gpu.Ptr[uint64], value uint64) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
-	r := s.card.do(cuStreamWriteValue64, s.handle, uintptr(at.Addr()), uintptr(value), writeOrdered)
+	r := s.card.do(cuStreamWriteValue64, s.lane.handle, uintptr(at.Addr()), uintptr(value), writeOrdered)
 	return s.leave(cuStreamWriteValue64, r, "", "")
 }
 
@@ -285,7 +281,7 @@ func (s *stream) StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[u
 	}
 	s.both[0] = [6]uint64{memOpWriteValue64, first.Addr(), value, writeOrdered}
 	s.both[1] = [6]uint64{memOpWriteValue64, second.Addr(), then, writeOrdered}
-	r := s.card.do(cuStreamBatchMemOp, s.handle, uintptr(len(s.both)), ffi.Addr(&s.both[0][0]), 0)
+	r := s.card.do(cuStreamBatchMemOp, s.lane.handle, uintptr(len(s.both)), ffi.Addr(&s.both[0][0]), 0)
 	return s.leave(cuStreamBatchMemOp, r, "", "")
 }
 
@@ -315,11 +311,9 @@ func (s *stream) Close() error {
 	if err := e.Wait(ctx); !e.Done() {
 		return fmt.Errorf("close stream: %w", err)
 	}
-	c := s.card
+	c, idle := s.card, s.idle()
 	s.mu.Lock()
-	closed, s.closed = s.closed, true
-	handle := s.handle
-	s.handle = 0 // who still asks how far the stream is does not ask the driver
+	closed, s.closed = s.closed, true // who still asks how far the stream is does not ask the driver
 	s.mu.Unlock()
 	if closed {
 		return nil
@@ -327,22 +321,13 @@ func (s *stream) Close() error {
 	if s.counted {
 		s.dev.streams.Add(-1)
 	}
+	s.asked.Store(e.(*event).n)
 	s.word.Store(nil)
 	c.mu.Lock()
 	delete(c.streams, s)
 	c.mu.Unlock()
-	if c.dead.Load() != nil || s.slot < 0 {
-		return nil
-	}
-	s.asked.Store(e.(*event).n)
-	c.mu.Lock()
-	c.slots = append(c.slots, s.slot)
-	c.mu.Unlock()
-	// Nothing is left on it: the driver waits for no kernel here.
-	if handle != 0 {
-		if r := c.do(cuStreamDestroy, handle); r != success {
-			return c.fault(cuStreamDestroy, r, "")
-		}
+	if s.lane != nil && idle { // else it failed with items on their way, which may still store how far they are
+		c.giveLane(s.lane)
 	}
 	return nil
 }

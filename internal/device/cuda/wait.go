@@ -67,7 +67,7 @@ func (e *event) Wait(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("wait for stream: %d of %d items done: %w", s.known(), e.n, context.Cause(ctx))
+			return fmt.Errorf("wait for stream: %d of %d items done: %w; of GPU %d: %s", s.known(), e.n, context.Cause(ctx), s.card.index, s.card.report())
 		}
 		// The mark does not come if the kernel failed: only the driver says so, and it is asked rarely, since it takes microseconds.
 		if now := sys.Nanotime(); now-asked > uint64(200*time.Microsecond) {

@@ -57,6 +57,9 @@ func (d *Device) NewStream() device.Stream {
 	return s
 }
 
+// NewCopyStream is a stream like any: all run beside each other.
+func (d *Device) NewCopyStream() device.Stream { return d.NewStream() }
+
 func (s *stream) Launch(c gpu.Call, g device.Grid) error {
 	err := g.Validate(s.dev.opt.MaxWarps)
 	if err == nil {

@@ -29,13 +29,15 @@ static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came 
 static __thread struct ctx* current;
 
 static struct {
-	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm;
+	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm, held;
 } conf;
 static R sticky;        // of the process
 static u64 used;        // device memory
 static u64 waited;      // calls that waited for a kernel
 static u64 null_stream; // uses of the NULL stream, and of streams that were destroyed
 static u64 running;     // kernels under way
+static u64 streams;     // not destroyed
+static u64 stack;       // bytes of local memory a thread that the context holds
 static char environment[256];
 
 struct ctx { int dev, refs; };
@@ -110,15 +112,20 @@ void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
 	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1;
-	sticky = 0, waited = 0, null_stream = 0;
+	sticky = 0, waited = 0, null_stream = 0, stack = 1024;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
 }
 
 R double_set(const char* what, u64 value) {
-	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}};
+	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}, {"held", &conf.held}};
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
-		if (!strcmp(all[i].name, what)) { *all[i].at = value; return OK; }
+		if (!strcmp(all[i].name, what)) {
+			pthread_mutex_lock(&mu);
+			*all[i].at = value;
+			pthread_cond_broadcast(&turn);
+			return leave(OK);
+		}
 	return NOT_FOUND;
 }
 
@@ -139,6 +146,8 @@ u64 double_count(const char* what) {
 	else if (!strcmp(what, "running")) n = running;
 	else if (!strcmp(what, "handles")) n = handles;
 	else if (!strcmp(what, "graphs")) n = graphs;
+	else if (!strcmp(what, "streams")) n = streams;
+	else if (!strcmp(what, "stack")) n = stack;
 	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
 	else n = count(what)->calls;
 	pthread_mutex_unlock(&mu);
@@ -198,7 +207,7 @@ static void* serve(void* p) {
 	struct stream* s = p;
 	pthread_mutex_lock(&mu);
 	for (;;) {
-		while (!s->head && !s->ending) pthread_cond_wait(&turn, &mu);
+		while ((!s->head || conf.held) && !s->ending) pthread_cond_wait(&turn, &mu);
 		if (!s->head) break;
 		struct op* o = s->head;
 		if (!sticky) switch (o->kind) {
@@ -322,6 +331,9 @@ R cuCtxEnablePeerAccess(struct ctx* c, unsigned f) {
 }
 R cuCtxGetStreamPriorityRange(int* least, int* greatest) { BEGIN(1); *least = 0, *greatest = -5; END; }
 
+R cuCtxGetLimit(u64* n, int limit) { BEGIN(1); *n = stack; return leave(limit ? INVALID : OK); }
+R cuCtxSetLimit(int limit, u64 n) { BEGIN(1); wait_for_kernels(); stack = n; return leave(limit ? INVALID : OK); }
+
 // A link's code is its PTX.
 struct link {
 	char *log, *text;
@@ -378,9 +390,11 @@ R cuModuleGetFunction(struct entry** f, struct module* m, const char* name) {
 	for (int i = 0; i < m->entries; i++) if (!strcmp(m->entry[i].name, name)) { *f = &m->entry[i]; return leave(OK); }
 	return leave(NOT_FOUND);
 }
+// local is what a kernel takes of local memory.
+static int local(struct entry* f) { return strstr(f->name, "Deep") ? 5000 : 0; }
 R cuFuncGetAttribute(int* v, int a, struct entry* f) {
 	BEGIN(1);
-	*v = a == 0 ? (strstr(f->name, "Fat") ? 256 : 1024) : a == 4 ? 32 : 0;
+	*v = a == 0 ? (strstr(f->name, "Fat") ? 256 : 1024) : a == 3 ? local(f) : a == 4 ? 32 : 0;
 	END;
 }
 R cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, struct entry* f, int threads, u64 shared) {
@@ -519,6 +533,7 @@ R cuStreamCreateWithPriority(struct stream** out, unsigned flags, int priority) 
 	BEGIN(1);
 	if (flags != 1 || priority > 0 || priority < -5) return leave(INVALID);
 	struct stream* s = *out = calloc(1, sizeof *s);
+	streams++;
 	pthread_create(&s->thread, 0, serve, s);
 	pthread_detach(s->thread);
 	END;
@@ -526,7 +541,7 @@ R cuStreamCreateWithPriority(struct stream** out, unsigned flags, int priority) 
 R cuStreamDestroy_v2(struct stream* s) {
 	BEGIN(1);
 	if (s->pending) waited++;
-	s->ending = 1;
+	s->ending = 1, streams--;
 	pthread_cond_broadcast(&turn);
 	END;
 }
@@ -555,6 +570,10 @@ R cuMemsetD8Async(u64 dst, unsigned char v, u64 n, struct stream* s) { BEGIN(1);
 static R launch(struct entry* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream* s, void** params, int cooperative) {
 	if (!f || !gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared || f->args > 4096) return INVALID;
 	if (cooperative && gx > conf.sms * (2048 / bx < 32 ? 2048 / bx : 32)) return TOO_LARGE;
+	if ((u64)local(f) > stack) { // the GPU waits for what runs before it has more
+		waited += running > 0;
+		stack = (u64)local(f);
+	}
 	struct op o = {.kind = KERNEL, .k = f, .blocks = gx, .threads = bx, .cooperative = cooperative};
 	if (f->args) memcpy(o.args, params[0], f->args);
 	return push(s, o);
