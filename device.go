@@ -45,7 +45,11 @@ func (p place) together(busy int) int {
 func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if o.Device != "cuda" {
 		process, machine := p.crowded(busy)
-		return soft.New(soft.Options{Allocator: p.alloc, CrowdedProcess: process, CrowdedMachine: machine, OwnProcess: p.alloc != soft.Heap}), nil
+		far, err := env.Far.Get(os.LookupEnv)
+		if err != nil {
+			return nil, err
+		}
+		return soft.New(soft.Options{Allocator: p.alloc, Far: far, CrowdedProcess: process, CrowdedMachine: machine, OwnProcess: p.alloc != soft.Heap}), nil
 	}
 	local := o.LocalRank
 	if p.ranks > 1 {

@@ -36,7 +36,7 @@ var floors = []house.Floor{
 	}},
 	{Number: 5, Folders: []house.Folder{
 		// Other plugins register by blank import, in the program that wants them.
-		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "shm", "tcp"}}},
+		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "dma", "shm", "staged", "tcp"}}},
 	}},
 	{Number: 4, Folders: []house.Folder{
 		{Path: "internal/gintest"},
@@ -49,6 +49,8 @@ var floors = []house.Floor{
 		{Path: "netplugin"},
 		{Path: "netplugin/shm"},
 		{Path: "netplugin/tcp"},
+		{Path: "netplugin/staged"},
+		{Path: "netplugin/dma"},
 		{Path: "netplugin/verbs"},
 		{Path: "netplugin/fault"},
 		{Path: "netplugin/plugintest"},

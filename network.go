@@ -12,9 +12,11 @@ import (
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/netplugin"
-	_ "github.com/doorbell-net/doorbell/netplugin/ce"  // the network of a device's copy engines, within a process
-	_ "github.com/doorbell-net/doorbell/netplugin/shm" // the network within a machine is always there
-	_ "github.com/doorbell-net/doorbell/netplugin/tcp" // and that between machines
+	_ "github.com/doorbell-net/doorbell/netplugin/ce"     // the network of a device's copy engines, within a process
+	_ "github.com/doorbell-net/doorbell/netplugin/dma"    // and between processes
+	_ "github.com/doorbell-net/doorbell/netplugin/shm"    // the network within a machine is always there
+	_ "github.com/doorbell-net/doorbell/netplugin/staged" // device memory over it
+	_ "github.com/doorbell-net/doorbell/netplugin/tcp"    // and that between machines
 )
 
 // reconnect is how long a connection of the network that broke may take to be made again.
@@ -45,15 +47,18 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth, reach [][]b
 }
 
 // chooseNetwork replaces auto, also behind fault+: where each rank reaches each other's memory, the copy engines of a device
-// that has some, within a process, else shared memory; else tcp. All ranks choose the same.
+// that has some, within a process or between some, else shared memory; else tcp, staged where windows may be out of the host's
+// reach. All ranks choose the same.
 func (c *Comm) chooseNetwork(reach [][]bool) string {
-	best := "shm"
-	if c.oneProcess && !c.dev.Powers().HostView {
-		best = "ce"
+	best, apart := "shm", "tcp"
+	if !c.dev.Powers().HostView {
+		if best, apart = "dma", "staged+tcp"; c.oneProcess {
+			best = "ce"
+		}
 	}
 	for _, r := range reach {
 		if slices.Contains(r, false) {
-			best = "tcp"
+			best = apart
 		}
 	}
 	if base, ok := strings.CutSuffix(c.opt.Net, "auto"); ok && (base == "" || strings.HasSuffix(base, "+")) {

@@ -79,12 +79,14 @@ func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 
 func (w *Window) register(ctx context.Context) error {
 	c := w.comm
-	if mem := w.buf.Bytes(); mem != nil { // else the network does not reach it
-		export, err := c.export(ctx, mem, false)
-		if err != nil {
-			return c.refuse(ctx, "register", err)
-		}
-		w.export = export
+	var err error
+	if mem := w.buf.Bytes(); mem != nil {
+		w.export, err = c.export(ctx, mem, false)
+	} else if x, ok := c.endpoint.(netplugin.DeviceExporter); ok {
+		w.export, err = c.exportDevice(ctx, x, w.buf)
+	} // else the network maps it, or does not reach it
+	if err != nil {
+		return c.refuse(ctx, "register", err)
 	}
 	blob, err := handleBlob(offer{Bytes: w.buf.root.n, Off: w.buf.off, Size: w.buf.n, Export: w.export, Device: w.buf.Bytes() == nil && !c.plugin.Powers().DeviceMemory}, w.buf.mem.Handle())
 	if err != nil {
@@ -149,6 +151,12 @@ func (c *Comm) export(ctx context.Context, mem []byte, signals bool) (key []byte
 	return key, cmp.Or(werr, err)
 }
 
+// exportDevice is export of a buffer that only the device reaches.
+func (c *Comm) exportDevice(ctx context.Context, x netplugin.DeviceExporter, b *Buffer) (key []byte, err error) {
+	werr := c.owner.With(ctx, func() { key, err = x.ExportDevice(b.Ptr(), b.n) })
+	return key, cmp.Or(werr, err)
+}
+
 // devAddress is the device's address of a buffer, nil where it is the host's too.
 func (c *Comm) devAddress(b *Buffer) gpu.Ptr[byte] {
 	if c.dev.Powers().HostView {
@@ -172,7 +180,7 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 		}
 		key := netplugin.Key{Bytes: o.Export, Size: o.Size}
 		inLSA := stores && r >= lsa && r < lsa+c.lsaSize
-		if c.plugin.Powers().Mapped || inLSA { // one that has DeviceMemory is Mapped too
+		if c.plugin.Powers().Mapped || inLSA {
 			m, err := c.importMemory(b, 0, o.Bytes)
 			if err != nil {
 				return maps, regions, fmt.Errorf("map memory of rank %d: %w", r, err)

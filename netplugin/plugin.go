@@ -111,6 +111,12 @@ type Copier interface {
 	Close() error
 }
 
+// DeviceExporter is an endpoint of a network that has DeviceMemory and maps no peer's memory.
+type DeviceExporter interface {
+	// ExportDevice is Export of memory that only the device reaches.
+	ExportDevice(at gpu.Ptr[byte], bytes int) ([]byte, error)
+}
+
 // Key is what a peer learned about a region: what the owner's endpoint exported, and the mapping if there is one.
 type Key struct {
 	Bytes []byte        // the owner's Export
@@ -210,10 +216,11 @@ var ErrPeerLost = errors.New("peer lost")
 // InBounds says whether n bytes at off lie in size bytes, without overflow.
 func InBounds(off, n, size uint64) bool { return n <= size && off <= size-n }
 
-// Wrapper makes a plugin that misbehaves out of one that does not. Tests name it in front: --net fault+shm.
+// Wrapper makes another plugin of one: fault one that misbehaves, staged one that carries device memory. Its name stands in
+// front: --net fault+shm.
 type Wrapper interface {
 	Name() string
-	// Wrap returns p with faults. The error lists the faults that there are.
+	// Wrap returns the plugin made of p. The error says what is accepted; of faults, it lists those that there are.
 	Wrap(p Plugin, f Faults) (Plugin, error)
 }
 

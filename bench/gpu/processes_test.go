@@ -25,11 +25,13 @@ import (
 	"github.com/doorbell-net/doorbell/internal/env"
 )
 
-// killEnv, set to 1, has rank 1 of a pair kill itself while both kernels run.
-const killEnv = "TEST_KILL"
+const (
+	killEnv = "TEST_KILL" // 1 has rank 1 of a pair kill itself while both kernels run
+	netEnv  = "TEST_NET"  // the network that they are to have
+)
 
-// TestProcesses: two processes, on the software device and on one GPU, load and store each other's memory and put through the
-// shared memory of the host. A peer that is killed while its kernel runs ends the other's wait, soon and by name, and leaves the
+// TestProcesses: two processes, on the software device and on one GPU, load and store each other's memory, and put to the
+// host's and to the device's. A peer that is killed while its kernel runs ends the other's wait, soon and by name, and leaves the
 // GPU free for those who come next.
 func TestProcesses(t *testing.T) {
 	if env.Rank.IsSet(nil) {
@@ -38,20 +40,23 @@ func TestProcesses(t *testing.T) {
 		}
 		return
 	}
-	for _, device := range []string{"soft", "cuda"} {
-		t.Run(device, func(t *testing.T) {
-			if device == "cuda" {
+	for _, c := range []struct{ device, far, asked, net string }{
+		{"soft", "0", "auto", "shm"}, {"soft", "1", "auto", "dma"}, {"soft", "1", "staged+tcp", "staged+tcp"},
+		{"cuda", "0", "auto", "dma"}, {"cuda", "0", "staged+tcp", "staged+tcp"},
+	} {
+		t.Run(fmt.Sprintf("%s/%s", c.device, c.net), func(t *testing.T) {
+			if c.device == "cuda" {
 				needGPU(t)
 			}
 			for _, kill := range []string{"0", "1", "0"} {
-				pair(t, device, kill)
+				pair(t, kill, "DOORBELL_DEVICE="+c.device, env.Far.Name()+"="+c.far, netEnv+"="+c.net, env.Net.Name()+"="+c.asked)
 			}
 		})
 	}
 }
 
 // pair runs two ranks as processes.
-func pair(t *testing.T, device, kill string) {
+func pair(t *testing.T, kill string, environ ...string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
 	defer cancel()
 	id := fmt.Sprintf("%d-%x", os.Getpid(), rand.Uint64())
@@ -60,7 +65,8 @@ func pair(t *testing.T, device, kill string) {
 	for r := range cmds {
 		c := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestProcesses$", "-test.v")
 		c.Env = append(os.Environ(), killEnv+"="+kill, "DOORBELL_ADDR=unix:@doorbell-gpu-"+id, "DOORBELL_JOB="+id, "DOORBELL_TOKEN=secret-"+id,
-			"DOORBELL_RANK="+strconv.Itoa(r), "DOORBELL_WORLD_SIZE=2", "DOORBELL_LOCAL_SIZE=2", "DOORBELL_LOCAL_RANK=0", "DOORBELL_DEVICE="+device, "DOORBELL_TIMEOUT="+limit.String())
+			"DOORBELL_RANK="+strconv.Itoa(r), "DOORBELL_WORLD_SIZE=2", "DOORBELL_LOCAL_SIZE=2", "DOORBELL_LOCAL_RANK=0", "DOORBELL_TIMEOUT="+limit.String())
+		c.Env = append(c.Env, environ...)
 		c.Stdout, c.Stderr = &outs[r], &outs[r]
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
@@ -87,14 +93,14 @@ func beRank(kill bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	if info := c.Info(); info.Net != "shm" || c.LSASize() != 2 {
-		return fmt.Errorf("rank %d: network %s, LSA team of %d: want shm and 2", c.Rank(), info.Net, c.LSASize())
+	if info, net := c.Info(), os.Getenv(netEnv); info.Net != net || c.LSASize() != 2 {
+		return fmt.Errorf("rank %d: network %s, LSA team of %d: want %s and 2", c.Rank(), info.Net, c.LSASize(), net)
 	}
 	if kill {
 		return untilLost(ctx, c)
 	}
-	for _, lsa := range []bool{true, false} {
-		p, err := newPartner(ctx, c, lsa, 50)
+	for way, name := range []string{byStores: "stores", byPutsNear: "puts to memory of the host", byPutsFar: "puts to memory of the device"} {
+		p, err := newPartner(ctx, c, way, 50)
 		if err != nil {
 			return err
 		}
@@ -105,13 +111,13 @@ func beRank(kill bool) (err error) {
 			return err
 		}
 		if r := p.result(); r.Status != gin.OK || r.Done != 1 {
-			return fmt.Errorf("rank %d, lsa %v: %v after %d round trips, %w", c.Rank(), lsa, r.Status, r.At, p.dc.Cause())
+			return fmt.Errorf("rank %d, %s: %v after %d round trips, %w", c.Rank(), name, r.Status, r.At, p.dc.Cause())
 		} else {
-			fmt.Printf("lsa %v: %.1f us a round trip\n", lsa, float64(r.Ns)/1e3/float64(r.Count))
+			fmt.Printf("%s: %.1f us a round trip\n", name, float64(r.Ns)/1e3/float64(r.Count))
 		}
 		var got [8]byte
 		if err := p.recv.Buffer().Read(0, got[:]); err != nil || binary.LittleEndian.Uint64(got[:]) != uint64(p.x.Peer)+1 {
-			return fmt.Errorf("rank %d, lsa %v: received %x (%v)", c.Rank(), lsa, got, err)
+			return fmt.Errorf("rank %d, %s: received %x (%v)", c.Rank(), name, got, err)
 		}
 	}
 	return c.Barrier(ctx)
@@ -119,7 +125,7 @@ func beRank(kill bool) (err error) {
 
 // untilLost has both kernels send to and fro for ever, until rank 1 is killed.
 func untilLost(ctx context.Context, c *doorbell.Comm) error {
-	p, err := newPartner(ctx, c, true, 1<<40)
+	p, err := newPartner(ctx, c, byStores, 1<<40)
 	if err != nil {
 		return err
 	}
@@ -155,10 +161,17 @@ type partner struct {
 	x      kernels.Exchange
 }
 
-func newPartner(ctx context.Context, c *doorbell.Comm, lsa bool, iters uint64) (*partner, error) {
-	alloc := c.AllocHost // the network reaches it
-	if lsa {
-		alloc = c.Alloc
+// Ways of a partner to send.
+const (
+	byStores = iota
+	byPutsNear
+	byPutsFar
+)
+
+func newPartner(ctx context.Context, c *doorbell.Comm, way int, iters uint64) (*partner, error) {
+	alloc := c.Alloc
+	if way == byPutsNear {
+		alloc = c.AllocHost
 	}
 	var windows [2]*doorbell.Window
 	for i := range windows {
@@ -184,7 +197,7 @@ func newPartner(ctx context.Context, c *doorbell.Comm, lsa bool, iters uint64) (
 	p := &partner{stream: c.Stream(), dc: dc, recv: windows[1], out: out}
 	p.x = kernels.Exchange{DC: dc.Device(), Send: windows[0].Device(), Recv: windows[1].Device(), Bytes: 8, Iters: iters, Every: 1,
 		Peer: int32(1 - c.Rank()), Result: gpu.Cast[kernels.Result](out.Ptr())}
-	if lsa {
+	if way == byStores {
 		p.x.LSA = 1
 	}
 	return p, nil

@@ -58,5 +58,6 @@ var LaunchGuard = stringVar("DOORBELL_LAUNCH_GUARD", "", "a launch id", "set by 
 var (
 	Long = boolVar("DOORBELL_LONG", "0", "run the long tests too")
 	GPUs = boolVar("DOORBELL_CUDA_TEST", "0", "run the tests that need an NVIDIA GPU too")
+	Far  = boolVar("DOORBELL_SOFT_FAR", "0", "have the software device keep its memory from the host, as a GPU does, to try without one what such memory needs")
 	Seed = uint64Var("DOORBELL_SEED", "", "seed of whatever is random in tests and benchmarks; not set: from the clock, and printed")
 )

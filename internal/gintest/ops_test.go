@@ -34,25 +34,39 @@ func want(round uint64) (w []uint64) {
 
 func payload(rank, i int) byte { return byte(rank*37+i*11) ^ byte(i>>8) }
 
+// place is where windows lie, and what carries puts between them.
+type place struct {
+	device, net string
+	far         bool // windows in memory that the host does not reach
+}
+
+func (p place) String() string {
+	return fmt.Sprintf("%s/%s/far=%v", p.device, p.net, p.far)
+}
+
 // TestOps runs Ops on goroutines, and where there is a GPU on that, on ranks of one process: what it leaves is what want
-// says, and each window holds what its peer put there and got.
+// says, and each window holds what its peer put there and got. So it does between windows in memory that only the device
+// reaches.
 func TestOps(t *testing.T) {
-	devices := []string{"soft"}
+	places := []place{{"soft", "auto", false}, {"soft", "ce", true}, {"soft", "dma", true}, {"soft", "staged+tcp", true}, {"soft", "staged+tcp", false}}
 	if on, err := env.GPUs.Get(nil); err == nil && on {
-		devices = append(devices, "cuda")
+		places = append(places, place{"cuda", "ce", false}, place{"cuda", "ce", true}, place{"cuda", "dma", true}, place{"cuda", "staged+tcp", true})
 	}
-	for _, device := range devices {
+	for _, p := range places {
 		for _, ranks := range []int{2, 4} {
 			for _, n := range []int{8, 256, 5000} {
-				t.Run(fmt.Sprintf("%s/ranks=%d/bytes=%d", device, ranks, n), func(t *testing.T) {
-					cs, err := doorbell.Local(ranks, doorbell.Options{Device: device, Timeout: limit})
+				t.Run(fmt.Sprintf("%s/ranks=%d/bytes=%d", p, ranks, n), func(t *testing.T) {
+					if p.device == "soft" && p.net != "auto" {
+						t.Setenv(env.Far.Name(), "1")
+					}
+					cs, err := doorbell.Local(ranks, doorbell.Options{Device: p.device, Net: p.net, Timeout: limit})
 					if err != nil {
 						t.Fatal(err)
 					}
 					var wg sync.WaitGroup
 					for _, c := range cs {
 						wg.Go(func() {
-							if err := ops(t, c, n); err != nil {
+							if err := ops(t, c, n, p.far); err != nil {
 								t.Errorf("rank %d: %v", c.Rank(), err)
 								c.Abort(err)
 							}
@@ -70,12 +84,16 @@ func TestOps(t *testing.T) {
 	}
 }
 
-func ops(t *testing.T, c *doorbell.Comm, n int) error {
+func ops(t *testing.T, c *doorbell.Comm, n int, far bool) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
 	defer cancel()
+	alloc := c.AllocHost
+	if far {
+		alloc = c.Alloc
+	}
 	var windows [2]*doorbell.Window
 	for i := range windows {
-		b, err := c.AllocHost(3 * n)
+		b, err := alloc(3 * n)
 		if err != nil {
 			return err
 		}
@@ -91,7 +109,7 @@ func ops(t *testing.T, c *doorbell.Comm, n int) error {
 	if err != nil {
 		return err
 	}
-	dc, err := c.DevComm(ctx, doorbell.Needs{Contexts: 2, Signals: 3, Counters: 1, Barriers: 1, Fence: c.Info().Net == "shm"})
+	dc, err := c.DevComm(ctx, doorbell.Needs{Contexts: 2, Signals: 3, Counters: 1, Barriers: 1, Fence: c.Info().Net != "ce"})
 	if err != nil {
 		return err
 	}

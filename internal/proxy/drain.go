@@ -18,7 +18,7 @@ var (
 	errOp      = errors.New("descriptor names no operation")
 	errFlags   = errors.New("descriptor has flags that do not go together")
 	errSize    = errors.New("descriptor has a size that its operation cannot have")
-	errDevice  = errors.New("window is in device memory, which the network does not reach: host memory is accepted (Comm.AllocHost)")
+	errDevice  = errors.New("window is in device memory, which the network does not reach: host memory is accepted (Comm.AllocHost), and any over network staged+tcp")
 	errWindow  = errors.New("window is not registered")
 	errStale   = errors.New("window is stale: it was registered again")
 	errSource  = errors.New("source is out of bounds")

@@ -55,6 +55,8 @@ const (
 	gpuFlags      = lsaFlags + " --net shm --windows host"
 	ginCommand    = "bench pingpong -n 2 --sizes 8" + gpuFlags
 	hbmCommand    = "bench pingpong -n 2 --sizes 8" + lsaFlags
+	tcpCommand    = hbmCommand + " --net tcp --windows host"
+	stagedCommand = hbmCommand + " --net staged+tcp"
 	lsaCommand    = "bench pingpong -n 2 --sizes 8 --lsa on" + lsaFlags
 	postCommand   = "bench post -n 2 --sizes 8,64K" + gpuFlags
 	rateCommand   = "bench rate -n 2 --iters 200000" + gpuFlags
@@ -96,6 +98,9 @@ func gpuCases() []gpuCase {
 		{name: "put + signal, 8 B, twin", what: "the same", unit: "us", better: "less", target: "at most 1.03x", ours: ginCommand + inTurn, peer: nvcc + turn},
 		{name: "put + signal, 8 B, device windows", what: "round trip by the proxy and the driver's stores, windows in device memory", unit: "us", better: "less",
 			target: "at most 12 us", ours: hbmCommand, pick: gpuP50},
+		{name: "over tcp, 8 B, host windows", what: "round trip over loopback TCP, windows in host memory", unit: "us", better: "less", ours: tcpCommand, pick: gpuP50},
+		{name: "over tcp, 8 B, device windows", what: "the same, staged, windows in device memory", unit: "us", better: "less",
+			target: "at most that over TCP with host windows and that by the proxy with device windows, together", ours: stagedCommand, pick: gpuP50},
 		{"store + signal, 8 B, median", "round trip between two ranks of one GPU, by stores, windows in device memory", "us", "less", "at most 1.1x",
 			lsaCommand, gpuP50, "two bare kernels, 8 B and a flag raised by a releasing add", floorsCommand, floorP50(word, 1)},
 		{"store + signal, 8 B, minimum", "the same, minimum", "us", "less", "at most 1.1x",

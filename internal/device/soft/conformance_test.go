@@ -15,6 +15,8 @@ func TestConformance(t *testing.T) {
 	for _, o := range []soft.Options{
 		{},
 		{Allocator: soft.Shared, MaxWarps: 64},
+		{Far: true},
+		{Far: true, Allocator: soft.Shared},
 		{Resident: 1, Seed: 7, CrowdedProcess: true, CrowdedMachine: true},
 	} {
 		t.Run(fmt.Sprintf("%+v", o), func(t *testing.T) {

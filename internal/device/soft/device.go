@@ -17,6 +17,8 @@ import (
 // Options of a software device.
 type Options struct {
 	Allocator Allocator
+	// Far keeps what Alloc takes from the host, as a GPU's memory is kept: Bytes is nil there.
+	Far bool
 	// Resident is how many blocks of a grid that is not cooperative run at a time. 0: one per processor and one more.
 	Resident int
 	// Seed, if not 0, runs the blocks of such a grid in an order drawn from it; 0 in ascending order.
@@ -61,7 +63,7 @@ func (d *Device) MaxCooperativeWarps() int { return d.opt.MaxWarps }
 
 // Powers is device.Device's.
 func (d *Device) Powers() device.Powers {
-	return device.Powers{Lanes: gpu.WarpSize, HostView: true, Confined: true, Multimem: true}
+	return device.Powers{Lanes: gpu.WarpSize, HostView: !d.opt.Far, Confined: true, Multimem: true}
 }
 
 // CooperativeBlocks is device.Device's. Goroutines need no registers: each kernel gets the same.

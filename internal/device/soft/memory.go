@@ -3,7 +3,10 @@
 package soft
 
 import (
+	"encoding/binary"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 
 	"github.com/doorbell-net/doorbell/gpu"
@@ -26,21 +29,32 @@ const page = 4096
 
 type memory struct {
 	bytes    []byte
-	fd       int // -1 on the heap
+	far      bool // the host has no view of it
+	fd       int  // -1 on the heap
 	imported bool
 	freed    sync.Once
 	onFree   func()
 }
 
-func (m *memory) Bytes() []byte      { return m.bytes }
+func (m *memory) Bytes() []byte {
+	if m.far {
+		return nil
+	}
+	return m.bytes
+}
+
 func (m *memory) Ptr() gpu.Ptr[byte] { return gpu.PtrOf(m.bytes) }
 
 func (m *memory) Write(off int, src []byte) error {
-	err := device.Span("write memory", off, len(src), len(m.bytes))
-	if err == nil {
-		copy(m.bytes[off:], src)
+	if err := device.Span("write memory", off, len(src), len(m.bytes)); err != nil {
+		return err
 	}
-	return err
+	if m.far && len(src) == 4 && off%4 == 0 { // a word that threads look at while they run
+		gpu.Store(gpu.Cast[uint32](m.Ptr().Byte(uint64(off))), binary.NativeEndian.Uint32(src), gpu.Release, gpu.ScopeSys)
+		return nil
+	}
+	copy(m.bytes[off:], src)
+	return nil
 }
 
 func (m *memory) Read(off int, dst []byte) error {
@@ -73,7 +87,21 @@ func (m *memory) Free() (err error) {
 	return err
 }
 
-func (d *Device) Alloc(bytes int) (device.Memory, error) {
+// farName is that of memory between processes that the host has no view of: what a descriptor is, it says itself.
+const farName = "doorbell-far"
+
+// isFar says whether a descriptor is of such memory.
+func isFar(fd int) bool {
+	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	return err == nil && strings.Contains(name, farName)
+}
+
+func (d *Device) Alloc(bytes int) (device.Memory, error) { return d.take(bytes, d.opt.Far) }
+
+// AllocHost is Alloc of memory that the host has a view of.
+func (d *Device) AllocHost(bytes int) (device.Memory, error) { return d.take(bytes, false) }
+
+func (d *Device) take(bytes int, far bool) (device.Memory, error) {
 	if bytes <= 0 {
 		return nil, fmt.Errorf("alloc: %d bytes asked for, at least 1 is accepted", bytes)
 	}
@@ -81,9 +109,13 @@ func (d *Device) Alloc(bytes int) (device.Memory, error) {
 	if have, ok := sys.MemAvailable(); ok && uint64(bytes) > have {
 		return nil, fmt.Errorf("alloc: need %d bytes, have %d: %w", bytes, have, device.ErrOutOfMemory)
 	}
-	m := &memory{fd: -1, onFree: func() { d.live.Add(-1) }}
+	m := &memory{far: far, fd: -1, onFree: func() { d.live.Add(-1) }}
 	if d.opt.Allocator == Shared {
-		fd, b, err := sys.NewShared("doorbell", bytes)
+		name := "doorbell"
+		if far {
+			name = farName
+		}
+		fd, b, err := sys.NewShared(name, bytes)
 		if err != nil {
 			return nil, fmt.Errorf("alloc: %w", err)
 		}
@@ -95,15 +127,12 @@ func (d *Device) Alloc(bytes int) (device.Memory, error) {
 	return m, nil
 }
 
-// AllocHost is Alloc: all memory is the host's.
-func (d *Device) AllocHost(bytes int) (device.Memory, error) { return d.Alloc(bytes) }
-
 func (d *Device) Import(h device.Handle) (device.Memory, error) {
 	if m, ok := h.Local.(*memory); ok {
 		if h.Bytes < 1 || h.Bytes > len(m.bytes) {
 			return nil, fmt.Errorf("import memory: %d bytes asked for, the memory has %d", h.Bytes, len(m.bytes))
 		}
-		return &memory{bytes: m.bytes[:h.Bytes:h.Bytes], fd: -1}, nil // the heap keeps it while somebody points at it
+		return &memory{bytes: m.bytes[:h.Bytes:h.Bytes], far: m.far, fd: -1}, nil // the heap keeps it while somebody points at it
 	}
 	if h.FD < 0 {
 		return nil, fmt.Errorf("import memory: no descriptor and no local memory in the handle")
@@ -112,5 +141,5 @@ func (d *Device) Import(h device.Handle) (device.Memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("import memory: %w", err)
 	}
-	return &memory{bytes: b, fd: -1, imported: true}, nil
+	return &memory{bytes: b, far: isFar(h.FD), fd: -1, imported: true}, nil
 }

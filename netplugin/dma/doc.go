@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package dma is the network between the processes of one host whose windows may lie in device memory that they share: a
+// rank's copy engines write into its mapping of the peer's window, and when they have, the CPU raises the signal. Between
+// windows that both processes' CPUs reach the CPU copies. It is no network: its figures say so.
+//
+// Queue is its order, and that of who else moves bytes between device and host: moves take effect one after another.
+package dma
