@@ -60,7 +60,20 @@ func Open(ctx context.Context, o Options) (*Comm, error) {
 	if processes == 0 {
 		processes = o.Size
 	}
+	if o.LocalRank < 0 {
+		o.LocalRank = localRank(o.Rank, g.SameHost)
+	}
 	return open(ctx, o, g, auth, place{soft.Shared, processes, 1})
+}
+
+// localRank is a rank's number among those of its host, which need not be neighbours: for launchers that do not say it.
+func localRank(rank int, sameHost func(rank int) bool) (n int) {
+	for r := range rank {
+		if sameHost(r) {
+			n++
+		}
+	}
+	return n
 }
 
 // Local makes n ranks in this process, each with a software device of its own. It is the way to try kernels, and to run

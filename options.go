@@ -49,7 +49,7 @@ type Options struct {
 	// Who this process is. Open only; Size 0 takes it from the environment.
 	Rank, Size int
 	LocalSize  int    // ranks on this host, 0 if not known
-	LocalRank  int    // this one's number among them: it takes the GPU of that number, modulo their count
+	LocalRank  int    // this one's number among them: it takes the GPU of that number, modulo their count; -1: as those that came are counted
 	Addr       string // where ranks meet: HOST:PORT, file:/PATH on storage that all hosts share, unix:@NAME or unix:/PATH
 	Job        string // keeps apart jobs that share an address
 	Token      []byte // secret of the job
@@ -118,7 +118,7 @@ func (o *Options) fillRank(lookup env.Lookup) error {
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	o.Rank, o.Size, o.LocalSize, o.LocalRank = l.Rank, l.Size, max(o.LocalSize, l.LocalSize), max(l.LocalRank, 0)
+	o.Rank, o.Size, o.LocalSize, o.LocalRank = l.Rank, l.Size, max(o.LocalSize, l.LocalSize), l.LocalRank
 	o.Addr, o.Job = cmp.Or(o.Addr, l.Addr), cmp.Or(o.Job, l.Job)
 	if l.Launcher != launchenv.Doorbell { // of our own there is no doubt
 		o.launcher = l.String()

@@ -124,6 +124,12 @@ func TestChoice(t *testing.T) {
 		}
 		shut(t, dev.Close)
 	}
+	d.set("devices", 1) // as where each process sees a GPU of its own
+	dev := d.open(cuda.Options{LocalRank: 5})
+	if caps := dev.Caps(); caps.Index != 0 {
+		t.Errorf("local rank 5 took GPU %d of 1", caps.Index)
+	}
+	shut(t, dev.Close)
 }
 
 // TestLook tells of all GPUs, also of those that are not fit, and opens none.

@@ -42,15 +42,16 @@ func (d *Device) capture(f func(device.Stream) error) (g *graph, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.giveLane(lane) // nothing ever runs on it
 	s := &stream{dev: d, card: c, lane: lane, param: new([1]uintptr), both: new(batch), recording: true}
 	if r := c.do(cuStreamBeginCapture, s.lane.handle, captureRelaxed); r != success {
+		c.giveLane(lane)
 		return nil, c.fault(cuStreamBeginCapture, r, "")
 	}
 	rec := &device.Recorder{Stream: s}
 	err = f(rec)
 	r := c.do(cuStreamEndCapture, s.lane.handle, out.at(1))
-	if r == success {
+	if r == success { // else nobody knows what the lane is in the middle of
+		c.giveLane(lane) // nothing ran on it
 		defer c.do(cuGraphDestroy, out.addr(1))
 	}
 	if err := cmp.Or(err, rec.Err()); err != nil {

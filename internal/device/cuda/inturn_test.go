@@ -19,6 +19,7 @@ import (
 var taking = []string{
 	"cuDevicePrimaryCtxRetain", "cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreateWithPriority", "cuMemCreate", "cuMemExportToShareableHandle",
 	"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemHostRegister_v2", "cuLinkCreate_v2", "cuModuleLoadDataEx",
+	"cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch",
 }
 
 // TestOutOfMemoryInTurn: each call of the driver that takes something fails once, out of memory. What needed it says so, or the
@@ -97,7 +98,18 @@ func everything(t *testing.T, d *double, shared bool) (err error) {
 	}
 	s := dev.NewStream()
 	defer func() { shut(t, s.Close) }()
-	if err := s.Launch(devicetest.FillKernel.Bind(devicetest.FillArgs{To: all[0].Ptr(), Bytes: 100, Value: 1}), one); err != nil {
+	fill := func(s device.Stream) error {
+		return s.Launch(devicetest.FillKernel.Bind(devicetest.FillArgs{To: all[0].Ptr(), Bytes: 100, Value: 1}), one)
+	}
+	if err := fill(s); err != nil {
+		return err
+	}
+	g, err := dev.Capture(fill)
+	if err != nil {
+		return err
+	}
+	defer func() { shut(t, g.Close) }()
+	if err := s.Replay(g); err != nil {
 		return err
 	}
 	return within(t, s)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,25 +44,76 @@ func TestOtherProcess(t *testing.T) {
 
 const shareBytes = 3<<20 + 5
 
-// meetOther shares memory with a process that runs a test of this binary.
-func meetOther(t *testing.T, dev *cuda.Device, test string) {
-	m, host := must[device.Memory](t)(dev.Alloc(shareBytes)), must[device.Memory](t)(dev.AllocHost(shareBytes))
-	late := must[device.Memory](t)(dev.Alloc(4))
-	ctx, cancel := context.WithTimeout(t.Context(), 2*devicetest.Bound)
-	defer cancel()
+// startOther starts a process that runs a test of this binary, and gives it memory, as descriptors from 3 on.
+func startOther(ctx context.Context, t *testing.T, test string, out *bytes.Buffer, memory ...device.Memory) *exec.Cmd {
+	t.Helper()
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(os.Environ(), otherEnv+"=1")
-	for i, s := range []device.Memory{m, host} {
+	for i, s := range memory {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(uintptr(dup(t, s.Handle().FD)), fmt.Sprint("memory", i)))
 	}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range cmd.ExtraFiles {
 		f.Close()
 	}
+	return cmd
+}
+
+// TestOtherProcessDies: a process that is killed while kernels of both run, on memory of ours, takes nothing with it: ours goes
+// on, the memory is there, and what comes after runs.
+func TestOtherProcessDies(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{Shared: true})
+	if os.Getenv(otherEnv) != "" {
+		hold(t, dev, must[device.Memory](t)(dev.Import(device.Handle{FD: 3, Bytes: shareBytes})), 1)
+		d.until("running", 1)
+		t.Fatal(unix.Kill(os.Getpid(), unix.SIGKILL))
+	}
+	m := must[device.Memory](t)(dev.Alloc(shareBytes))
+	s, late := hold(t, dev, m, 0)
+	ctx, cancel := context.WithTimeout(t.Context(), devicetest.Bound)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := startOther(ctx, t, "TestOtherProcessDies", &out, m)
+	if err := cmd.Wait(); err == nil || ctx.Err() != nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+		t.Fatalf("the other process: %v\n%s", err, out.String())
+	}
+	if !dev.Busy() {
+		t.Error("our kernel ended with the other process")
+	}
+	var b [4]byte
+	if err := errors.Join(m.Write(0, []byte{1, 0, 0, 0}), within(t, s), late.Read(0, b[:])); err != nil || b != [4]byte{} {
+		t.Errorf("our kernel ended with %v, late %x", err, b)
+	}
+	if err := s.Launch(nothingKernel.Bind(struct{}{}), one); err != nil || within(t, s) != nil {
+		t.Errorf("a kernel afterwards: %v", err)
+	}
+	for _, f := range []func() error{s.Close, m.Free, late.Free, dev.Close} {
+		shut(t, f)
+	}
+}
+
+// hold launches a kernel that waits for a word of shared memory.
+func hold(t *testing.T, dev *cuda.Device, m device.Memory, word int) (device.Stream, device.Memory) {
+	s, late := dev.NewStream(), must[device.Memory](t)(dev.Alloc(4))
+	a := devicetest.GateArgs{Open: word32(m).At(word), Late: word32(late), Patience: uint64(devicetest.Bound)}
+	if err := s.Launch(devicetest.GateKernel.Bind(a), one); err != nil {
+		t.Fatal(err)
+	}
+	return s, late
+}
+
+// meetOther shares memory with a process that runs a test of this binary.
+func meetOther(t *testing.T, dev *cuda.Device, test string) {
+	m, host := must[device.Memory](t)(dev.Alloc(shareBytes)), must[device.Memory](t)(dev.AllocHost(shareBytes))
+	late := must[device.Memory](t)(dev.Alloc(4))
+	ctx, cancel := context.WithTimeout(t.Context(), 2*devicetest.Bound)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := startOther(ctx, t, test, &out, m, host)
 	s := dev.NewStream()
 	a := devicetest.PairArgs{Mine: word32(m), Theirs: word32(m).At(1), Late: word32(late), Patience: uint64(devicetest.Bound)}
 	if err := s.Launch(devicetest.PairKernel.Bind(a), one); err != nil {
