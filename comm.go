@@ -26,6 +26,7 @@ type Comm struct {
 	lsaRank  int
 	lsaSize  int
 	together int // ranks that run at once, 0 for all
+	gpus     int // that all ranks run on together
 	group    bootstrap.Group
 	dev      device.Device
 	plugin   netplugin.Plugin
@@ -81,6 +82,7 @@ type Info struct {
 	Net      string // the network plugin
 	Backend  string // who drives the network
 	Device   string // what runs the kernels
+	GPUs     int    // how many GPUs all ranks run on together
 	Progress string // who drives the proxy: thread or assisted
 	Network  bool   // whether bytes leave the machine's memory
 	Emulated bool   // whether the device is one in software
@@ -89,7 +91,7 @@ type Info struct {
 // Info says what this communicator is made of.
 func (c *Comm) Info() Info {
 	return Info{
-		Net: c.plugin.Name(), Backend: "proxy", Device: c.dev.Name(), Progress: c.engine.Mode().String(),
+		Net: c.plugin.Name(), Backend: "proxy", Device: c.dev.Name(), GPUs: c.gpus, Progress: c.engine.Mode().String(),
 		Network: c.plugin.Powers().Network, Emulated: c.dev.Name() == "soft",
 	}
 }

@@ -209,6 +209,7 @@ type hello struct {
 	RanksPerNode int
 	Net          string
 	Device       string
+	GPU          string   // which of all that there are, "" for none
 	Probe        [16]byte // stands at the start of its probe memory
 	Bytes        int
 	Reach        []bool // in the second round: whose probe it could read
@@ -222,6 +223,9 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 	}
 	defer probe.Free()
 	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Device: c.dev.Name(), Bytes: 4096}
+	if g, ok := c.dev.(interface{ GPU() string }); ok {
+		me.GPU = g.GPU()
+	}
 	rand.Read(me.Probe[:])
 	if err := probe.Write(0, me.Probe[:]); err != nil {
 		return nil, c.agree(ctx, "discover nodes", err)
@@ -255,12 +259,16 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		return nil, err
 	}
 	reach = make([][]bool, c.size)
+	gpus := map[string]bool{}
 	for r, b := range blobs {
 		if err := json.Unmarshal(b.Bytes, &all[r]); err != nil || len(all[r].Reach) != c.size {
 			return nil, fmt.Errorf("rank %d: what rank %d reaches: %q is no answer of %d ranks (%v)", c.rank, r, b.Bytes, c.size, err)
 		}
 		reach[r] = all[r].Reach
+		gpus[all[r].GPU] = true
 	}
+	delete(gpus, "")
+	c.gpus = len(gpus)
 	return reach, nil
 }
 

@@ -13,6 +13,7 @@ go build -o "$dir/doorbell" ./cmd/doorbell
 go build -o "$dir/measure" ./tools/measure
 go test -c -o "$dir/cuda.test" ./internal/device/cuda
 go test -c -o "$dir/gpu.test" ./bench/gpu
+go test -c -o "$dir/gintest.test" ./internal/gintest
 CGO_ENABLED=1 go build -buildmode=c-shared -o "$dir/libdoorbell.so" ./plugins/libdoorbell
 mkdir -p "$dir/bench/gpu"
 cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"

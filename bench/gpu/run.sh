@@ -3,9 +3,11 @@
 #
 # run.sh [OUT], from a folder that bench/gpu/bundle.sh filled: compiles the twins and the floors, holds our kernels against
 # their results on the CPU, runs the C++ programs, counts the stores of a put in both compilers' code, and measures ours, twin
-# and floor in turn.
+# and floor in turn; then 2, 4 and 8 ranks, as many as there are GPUs, a process each. With SHARE=1 also more ranks than GPUs, all
+# of one process on one GPU: a dry run of the same. Rows say how many GPUs their ranks were on.
 # Writes OUT/gpu.jsonl (rows as tools/measure's) and OUT/summary.txt. Needs an NVIDIA GPU, its driver and nvcc; changes no
-# setting of the GPU. At most five minutes. Exit: 0 all ran and every byte was right, whatever the figures are.
+# setting of the GPU. At most ten minutes on one GPU; LIMIT is the seconds that measuring may take. Exit: 0 all ran and every byte
+# was right, whatever the figures are.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/out}
@@ -39,11 +41,12 @@ wait -n && wait -n && wait -n && wait -n && wait -n
 echo "== conformance and differential" | tee -a "$out/summary.txt"
 DOORBELL_CUDA_TEST=1 timeout -k 5 120 ./cuda.test -test.run '^TestGPU' -test.v >"$out/conformance.log" 2>&1 || { tail -40 "$out/conformance.log"; exit 1; }
 DOORBELL_CUDA_TEST=1 timeout -k 5 60 ./gpu.test -test.run 'TestDifferential|TestLoad|TestProcesses|TestCopies|TestLargePuts' -test.v >"$out/differential.log" 2>&1 || { tail -40 "$out/differential.log"; exit 1; }
-grep -hE '^(---|    ---|ok|PASS|SKIP)|load:|GB/s|a round trip|it ended after' "$out/conformance.log" "$out/differential.log" | grep -vE '^    ---' | tee -a "$out/summary.txt"
+DOORBELL_CUDA_TEST=1 timeout -k 5 240 ./gintest.test -test.v >"$out/ranks.log" 2>&1 || { tail -40 "$out/ranks.log"; exit 1; }
+grep -hE '^(---|    ---|ok|PASS|SKIP)|load:|GB/s|a round trip|it ended after' "$out/conformance.log" "$out/differential.log" "$out/ranks.log" | grep -vE '^    ---' | tee -a "$out/summary.txt"
 
 echo "== C++ programs" | tee -a "$out/summary.txt"
 for p in calls pingpong alltoall; do
 	timeout -k 5 30 "cxx/$p" timeout=10s | tee -a "$out/summary.txt"
 done
 
-timeout -k 5 200 ./measure -gpu "$here" -rounds "$rounds" -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"
+timeout -k 5 "${LIMIT:-200}" ./measure -gpu "$here" -share="${SHARE:-0}" -rounds "$rounds" -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"

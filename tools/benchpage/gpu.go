@@ -20,8 +20,8 @@ func gpuPage(p func(string, ...any), dir fs.FS) error {
 	}
 	for _, set := range split(rows) {
 		p("## On a GPU, %s: %s\n", set[0].Date, set[0].Machine)
-		p("Two ranks of one process on one GPU: nothing crossed NVLink. A twin is the same kernel in CUDA C++, launched by the same")
-		p("host code on the same memory (`bench/gpu/twins.cu`); floors are bare kernels (`bench/gpu/floors.cu`).\n")
+		p("Ranks are of one process on one GPU, so that nothing crosses NVLink, where a case does not say more. A twin is the same kernel")
+		p("in CUDA C++, launched by the same host code on the same memory (`bench/gpu/twins.cu`); floors are bare kernels (`bench/gpu/floors.cu`).\n")
 		p("| case | ours: median, minimum | beside it: median, minimum | ratio: median (min - max) | target | verdict | rounds |")
 		p("|---|---|---|---|---|---|---|")
 		for _, r := range set {
@@ -30,7 +30,11 @@ func gpuPage(p func(string, ...any), dir fs.FS) error {
 				theirs = fmt.Sprintf("%s: %s, %s %s", r.Peer, short(r.Theirs.Median), short(r.Theirs.Min), r.Unit)
 				ratio = r.Ratio.in("x")
 			}
-			p("| **%s**: %s | %s, %s %s | %s | %s | %s | %s | %d |", r.Case, r.What, short(r.Ours.Median), short(r.Ours.Min), r.Unit, theirs, ratio,
+			what := r.What
+			if r.GPUs > 1 {
+				what += fmt.Sprintf(", %d GPUs", r.GPUs)
+			}
+			p("| **%s**: %s | %s, %s %s | %s | %s | %s | %s | %d |", r.Case, what, short(r.Ours.Median), short(r.Ours.Min), r.Unit, theirs, ratio,
 				r.Target, verdict(r), r.Rounds)
 		}
 		p("\nCommands:\n")

@@ -20,7 +20,7 @@ type row struct {
 	PeerCmd                                                              string `json:"peer_command"`
 	Ours                                                                 stat
 	Theirs, Ratio                                                        *stat
-	Rounds                                                               int
+	Rounds, GPUs                                                         int
 	Load                                                                 float64 `json:"load1"`
 }
 

@@ -68,6 +68,7 @@ const (
 func gpuP50(r *gpuRun) float64  { return r.bench.Rows[0].P50 }
 func gpuMin(r *gpuRun) float64  { return r.bench.Rows[0].Min }
 func gpuMops(r *gpuRun) float64 { return r.bench.Rows[0].Mops }
+func gpuGBps(r *gpuRun) float64 { return r.bench.Rows[0].GBps }
 
 // nsPerPut is what one put took, of the row of that label and size.
 func nsPerPut(label string, bytes int64) func(*gpuRun) float64 {
@@ -125,11 +126,15 @@ func gpuCases() []gpuCase {
 	return all
 }
 
-// runGPU measures on a GPU, with the programs that bench/gpu/bundle.sh put into dir.
-func runGPU(dir string, out io.Writer, rounds int, only string) error {
+// runGPU measures on one GPU, and over all of them, with the programs that bench/gpu/bundle.sh put into dir. share is overGPUs'.
+func runGPU(dir string, out io.Writer, rounds int, only string, share bool) error {
+	gpus, err := visibleGPUs()
+	if err != nil {
+		return err
+	}
 	var cases []gpuCase
 	var commands []string
-	for _, c := range gpuCases() {
+	for _, c := range append(gpuCases(), overGPUs(len(gpus), share)...) {
 		if !strings.Contains(c.name, only) {
 			continue
 		}
@@ -140,11 +145,7 @@ func runGPU(dir string, out io.Writer, rounds int, only string) error {
 			}
 		}
 	}
-	device, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "-i", "0").Output()
-	if err != nil {
-		return fmt.Errorf("ask what GPU there is: %w", err)
-	}
-	gpu, driver, _ := strings.Cut(strings.TrimSpace(string(device)), ", ")
+	gpu, driver, _ := strings.Cut(strings.TrimSpace(gpus[0]), ", ")
 	where := gpu + ", driver " + driver + "; " + machine()
 	loadBefore := systemLoad()
 	runs := map[string][]*gpuRun{}
@@ -213,6 +214,11 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 		return row, false
 	}
 	row.Rounds, row.Ours = len(ours), statOf(ours)
+	for _, r := range runs[c.ours] {
+		if r != nil && len(r.bench.Rows) > 0 {
+			row.GPUs = r.bench.Rows[0].GPUs
+		}
+	}
 	if len(theirs) > 0 {
 		t, r := statOf(theirs), statOf(ratios)
 		row.Peer, row.Theirs, row.Ratio, row.PeerCmd = c.peer, &t, &r, c.theirs

@@ -30,7 +30,7 @@ func TestGPURows(t *testing.T) {
 esac`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
-	err := runGPU(dir, &out, 2, "put + signal")
+	err := runGPU(dir, &out, 2, "put + signal", false)
 	if err == nil || !strings.Contains(err.Error(), "no such kernel") {
 		t.Errorf("a command's failure is not told: %v", err)
 	}
@@ -42,7 +42,37 @@ esac`)
 	}
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":false,"error":"a byte is wrong","rows":[{"bytes":8,"p50_us":5}]}'`)
 	out.Reset()
-	if err := runGPU(dir, &out, 1, "put + signal"); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
+	if err := runGPU(dir, &out, 1, "put + signal", false); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
 		t.Errorf("wrong bytes made rows: %v\n%s", err, out.String())
+	}
+}
+
+// TestOverGPUs: cases of as many ranks as there are GPUs have one each; more share one where they may, and rows say how many
+// GPUs the ranks were on.
+func TestOverGPUs(t *testing.T) {
+	for _, c := range []struct {
+		gpus             int
+		share            bool
+		processes, local int // cases
+	}{{1, false, 0, 0}, {1, true, 0, 15}, {2, false, 5, 0}, {4, true, 10, 5}, {8, false, 15, 0}, {16, true, 15, 0}} {
+		processes, local := 0, 0
+		for _, x := range overGPUs(c.gpus, c.share) {
+			if strings.Contains(x.ours, "--local") {
+				local++
+			} else {
+				processes++
+			}
+		}
+		if processes != c.processes || local != c.local {
+			t.Errorf("%d GPUs, share %v: %d cases of processes and %d of one, want %d and %d", c.gpus, c.share, processes, local, c.processes, c.local)
+		}
+	}
+	dir := t.TempDir()
+	fakeProgram(t, dir, "nvidia-smi", "printf 'Fake GPU, 1.2.3\\nFake GPU, 1.2.3\\n'")
+	fakeProgram(t, dir, "doorbell", `echo '{"verified":true,"rows":[{"bytes":8,"gpus":2,"p50_us":5}]}'`)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var out strings.Builder
+	if err := runGPU(dir, &out, 1, "2 ranks, pingpong", false); err != nil || strings.Count(out.String(), `"gpus":2`) != 2 {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }

@@ -30,8 +30,9 @@ func main() {
 	rounds := flag.Int("rounds", 15, "rounds of each case")
 	only := flag.String("case", "", "run only cases whose name contains `TEXT`")
 	gpu := flag.String("gpu", "", "measure on a GPU instead, with the programs in `DIR`, as bench/gpu/run.sh does")
+	share := flag.Bool("share", false, "with -gpu, also run the cases of more ranks than there are GPUs, all ranks on one: a dry run")
 	flag.Parse()
-	if err := run(*out, *rounds, *only, *gpu); err != nil {
+	if err := run(*out, *rounds, *only, *gpu, *share); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
 		os.Exit(1)
 	}
@@ -61,6 +62,7 @@ type Row struct {
 	Ratio   *Stat   `json:"ratio,omitempty"` // ours / theirs, round by round
 	Target  string  `json:"target,omitempty"`
 	Rounds  int     `json:"rounds"`
+	GPUs    int     `json:"gpus,omitempty"` // that the ranks of ours ran on together
 	Command string  `json:"command"`
 	PeerCmd string  `json:"peer_command,omitempty"`
 	Date    string  `json:"date"`
@@ -75,7 +77,7 @@ type env struct {
 	cpus          [2]string
 }
 
-func run(out string, rounds int, only, gpu string) (err error) {
+func run(out string, rounds int, only, gpu string, share bool) (err error) {
 	to := os.Stdout
 	if out != "" {
 		if to, err = os.OpenFile(out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
@@ -84,7 +86,7 @@ func run(out string, rounds int, only, gpu string) (err error) {
 		defer to.Close()
 	}
 	if gpu != "" {
-		return runGPU(gpu, to, rounds, only)
+		return runGPU(gpu, to, rounds, only, share)
 	}
 	dir, err := os.MkdirTemp("", "doorbell-measure")
 	if err != nil {
@@ -181,6 +183,7 @@ type result struct {
 	Rows     []struct {
 		Label        string
 		Bytes        int64
+		GPUs         int
 		Mops, GBps   float64
 		P50          float64 `json:"p50_us"`
 		P99          float64 `json:"p99_us"`

@@ -19,6 +19,7 @@ type Caps struct {
 	Driver       int    // CUDA version of the driver: 12040 is 12.4
 	Bytes        uint64 // device memory
 	PCI          string // domain:bus:device
+	UUID         string // of this GPU among all that there are
 
 	Major, Minor  int // compute capability
 	SMs           int // multiprocessors
@@ -80,6 +81,10 @@ func (d *driver) caps(index, count int, dev uintptr) (Caps, error) {
 		return c, d.fault(cuDeviceTotalMem, r, "GPU %d", index)
 	}
 	c.Bytes = out.bytes(0)
+	if r := d.call(cuDeviceGetUuid, out.at(2), dev); r != success {
+		return c, d.fault(cuDeviceGetUuid, r, "GPU %d", index)
+	}
+	c.UUID = fmt.Sprintf("%016x%016x", out.bytes(2), out.bytes(3))
 	var bus, slot, domain, threads int
 	var virtual bool
 	for _, a := range []struct {

@@ -135,6 +135,9 @@ func (d *Device) Name() string { return "cuda" }
 // Caps says what the GPU and its driver are and can.
 func (d *Device) Caps() Caps { return d.card.caps }
 
+// GPU names the GPU among all that there are: ranks of other processes may use the same.
+func (d *Device) GPU() string { return d.card.caps.UUID }
+
 // Powers is device.Device's.
 func (d *Device) Powers() device.Powers { return device.Powers{Lanes: lanes} }
 

@@ -24,6 +24,7 @@ const (
 	cuDeviceGetName
 	cuDeviceGetAttribute
 	cuDeviceTotalMem
+	cuDeviceGetUuid
 	cuDevicePrimaryCtxRetain
 	cuDevicePrimaryCtxRelease
 	cuDeviceCanAccessPeer
@@ -88,6 +89,7 @@ var symbols = [functions]string{
 	cuDeviceGetName:             "cuDeviceGetName",
 	cuDeviceGetAttribute:        "cuDeviceGetAttribute",
 	cuDeviceTotalMem:            "cuDeviceTotalMem_v2",
+	cuDeviceGetUuid:             "cuDeviceGetUuid_v2",
 	cuDevicePrimaryCtxRetain:    "cuDevicePrimaryCtxRetain",
 	cuDevicePrimaryCtxRelease:   "cuDevicePrimaryCtxRelease_v2",
 	cuDeviceCanAccessPeer:       "cuDeviceCanAccessPeer",

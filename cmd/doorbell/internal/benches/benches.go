@@ -292,7 +292,7 @@ func stop(err error) error {
 // row is what all rows of this run have in common.
 func (b *bench) row(bytes int64, lsa bool) report.Row {
 	r := report.Row{
-		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, Device: b.info.Device,
+		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, Device: b.info.Device, GPUs: b.info.GPUs,
 		Progress: b.info.Progress, Emulated: b.info.Emulated || !b.info.Network,
 	}
 	if lsa {

@@ -17,8 +17,8 @@ import (
 // Row is one measured point. Its JSON names are a contract with scripts.
 //
 // Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
-// Left out when zero, that is when a bench has no such figure: label, p50_us, p99_us, min_us, max_us (bw and rate time no single
-// operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second), lsa and gin.
+// Left out when zero, that is when a bench has no such figure: label, gpus, p50_us, p99_us, min_us, max_us (bw and rate time no
+// single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second), lsa and gin.
 // Figures are written with six significant digits.
 type Row struct {
 	// Label tells rows of one bench apart, as dispatch and combine of ll; empty where there is one kind.
@@ -29,6 +29,7 @@ type Row struct {
 	Net      string // network plugin, or lsa where ranks stored into each other's windows
 	Backend  string // proxy, gdaki, or lsa
 	Device   string // soft or cuda
+	GPUs     int    // how many GPUs all ranks ran on together, 0 for none
 	Progress string // thread or assisted: the mode that was measured
 	// Emulated says that something stood in for hardware: no network between the ranks, virtual nodes, a software device.
 	Emulated     bool
@@ -68,6 +69,7 @@ type rowJSON struct {
 	Net          string  `json:"net"`
 	Backend      string  `json:"backend"`
 	Device       string  `json:"device"`
+	GPUs         int     `json:"gpus,omitempty"`
 	Progress     string  `json:"progress"`
 	Emulated     bool    `json:"emulated"`
 	Iters        int64   `json:"iters"`

@@ -55,6 +55,14 @@ type column struct {
 
 func always(Row) bool { return true }
 
+// count is a number of things, "" for none.
+func count(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
 // layout says what all rows share, which is printed once, and gives the columns for the rest.
 func (r Result) layout() (common string, columns []column) {
 	who := []column{
@@ -63,6 +71,7 @@ func (r Result) layout() (common string, columns []column) {
 		{"net", func(x Row) string { return x.Net }, nil},
 		{"backend", func(x Row) string { return x.Backend }, nil},
 		{"device", func(x Row) string { return x.Device }, nil},
+		{"GPUs", func(x Row) string { return count(x.GPUs) }, nil},
 		{"progress", func(x Row) string { return x.Progress }, nil},
 		{"emulated", func(x Row) string { return yes(x.Emulated) }, nil},
 	}

@@ -280,6 +280,7 @@ R cuDeviceGetCount(int* n) { BEGIN(0); *n = (int)conf.devices; END; }
 R cuDeviceGet(int* d, int i) { BEGIN(0); *d = i; return leave(i < 0 || i >= (int)conf.devices ? BAD_DEVICE : OK); }
 R cuDeviceGetName(char* name, int n, int d) { BEGIN(0); snprintf(name, n, "double %d", d); END; }
 R cuDeviceTotalMem_v2(u64* n, int d) { BEGIN(0); *n = d < 0 ? 0 : conf.memory; END; }
+R cuDeviceGetUuid_v2(u64* uuid, int d) { BEGIN(0); uuid[0] = 0xd0b1e, uuid[1] = (u64)d; END; }
 R cuDeviceGetAttribute(int* v, int a, int d) {
 	BEGIN(0);
 	switch (a) {
