@@ -25,8 +25,8 @@ type Comm struct {
 	size     int
 	lsaRank  int
 	lsaSize  int
-	together int // ranks that run at once, 0 for all
-	gpus     int // that all ranks run on together
+	together int      // ranks that run at once, 0 for all
+	gpus     []string // by rank: which of all GPUs it runs on, "" for none
 	group    bootstrap.Group
 	dev      device.Device
 	plugin   netplugin.Plugin
@@ -88,10 +88,19 @@ type Info struct {
 	Emulated bool   // whether the device is one in software
 }
 
+// distinct counts the names that are not empty, each once.
+func distinct(names []string) int {
+	all := slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(all) > 0 && all[0] == "" {
+		all = all[1:]
+	}
+	return len(all)
+}
+
 // Info says what this communicator is made of.
 func (c *Comm) Info() Info {
 	return Info{
-		Net: c.plugin.Name(), Backend: "proxy", Device: c.dev.Name(), GPUs: c.gpus, Progress: c.engine.Mode().String(),
+		Net: c.plugin.Name(), Backend: "proxy", Device: c.dev.Name(), GPUs: distinct(c.gpus), Progress: c.engine.Mode().String(),
 		Network: c.plugin.Powers().Network, Emulated: c.dev.Name() == "soft",
 	}
 }

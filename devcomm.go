@@ -106,14 +106,6 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	return dc, nil
 }
 
-// multimem refuses a device that does not have what is asked for.
-func (c *Comm) multimem(n Needs) error {
-	if n.Multimem && !c.dev.Powers().Multimem {
-		return fmt.Errorf("multimem asked for, device %q has none; \"soft\" has, emulated: %w", c.dev.Name(), ErrNotSupported)
-	}
-	return nil
-}
-
 func (dc *DevComm) alloc(p plan) (err error) {
 	need := p.net + p.peer + p.dev + p.host
 	if have, ok := sys.MemAvailable(); ok && uint64(need) > have {

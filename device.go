@@ -59,7 +59,14 @@ func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Rank: o.Rank, Starts: starts, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
+	multimem, err := env.Multimem.Get(os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	if multimem {
+		o.Log.Warn("NVLink multicast is on: it has run on no GPU, and can put GPUs out of service where their fabric is not set up for it", "variable", env.Multimem.Name())
+	}
+	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Rank: o.Rank, Starts: starts, Multimem: multimem, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", o.Rank, err)
 	}

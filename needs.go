@@ -17,8 +17,8 @@ type Needs struct {
 	Counters   int // per context, ids from 0; at most 1,048,576
 	Barriers   int // of each kind, ids from 0; at most 4,096
 	QueueDepth int // descriptors per context and peer, a power of two, 2 to 65,536; default DOORBELL_QUEUE_DEPTH
-	// Multimem is stores that reach all LSA peers and loads that reduce over them. The software device emulates it; a device
-	// that has no such thing refuses.
+	// Multimem is stores that reach all LSA peers and loads that reduce over them. The software device emulates it. On GPUs it is
+	// NVLink multicast, which DOORBELL_MULTIMEM=1 allows, has run on none yet, and takes a GPU for each rank; else it is refused.
 	Multimem bool
 	// LLA2ABlocks is how many sessions of the low-latency all-to-all there are at once, ids from 0, at most 1,024; LLA2ASlots
 	// how many slots of 8 bytes each of them has on each rank and for each epoch, at most 65,536. Both or neither.

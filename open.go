@@ -210,6 +210,7 @@ type hello struct {
 	Net          string
 	Device       string
 	GPU          string   // which of all that there are, "" for none
+	Multicast    bool     // it may be used there
 	Probe        [16]byte // stands at the start of its probe memory
 	Bytes        int
 	Reach        []bool // in the second round: whose probe it could read
@@ -225,6 +226,9 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Device: c.dev.Name(), Bytes: 4096}
 	if g, ok := c.dev.(interface{ GPU() string }); ok {
 		me.GPU = g.GPU()
+	}
+	if m, ok := c.dev.(device.Multicaster); ok {
+		me.Multicast = m.MayMulticast() == nil
 	}
 	rand.Read(me.Probe[:])
 	if err := probe.Write(0, me.Probe[:]); err != nil {
@@ -244,9 +248,9 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		err = cmp.Or(err, json.Unmarshal(b.Bytes, &all[r]))
 		me.Reach[r] = r == c.rank || c.group.SameHost(r) && c.readProbe(r, b, &all[r])
 		closeFDs(r == c.rank, b)
-		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device) {
-			err = fmt.Errorf("rank %d has %d ranks per node, network %q and device %q, rank %d has %d, %q and %q: they must agree",
-				c.rank, me.RanksPerNode, me.Net, me.Device, r, h.RanksPerNode, h.Net, h.Device)
+		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device || h.Multicast != me.Multicast) {
+			err = fmt.Errorf("rank %d has %d ranks per node, network %q, device %q and multicast %v, rank %d has %d, %q, %q and %v: they must agree",
+				c.rank, me.RanksPerNode, me.Net, me.Device, me.Multicast, r, h.RanksPerNode, h.Net, h.Device, h.Multicast)
 		}
 	}
 	mine, jerr := json.Marshal(me)
@@ -259,16 +263,15 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		return nil, err
 	}
 	reach = make([][]bool, c.size)
-	gpus := map[string]bool{}
+	gpus := make([]string, c.size)
 	for r, b := range blobs {
 		if err := json.Unmarshal(b.Bytes, &all[r]); err != nil || len(all[r].Reach) != c.size {
 			return nil, fmt.Errorf("rank %d: what rank %d reaches: %q is no answer of %d ranks (%v)", c.rank, r, b.Bytes, c.size, err)
 		}
 		reach[r] = all[r].Reach
-		gpus[all[r].GPU] = true
+		gpus[r] = all[r].GPU
 	}
-	delete(gpus, "")
-	c.gpus = len(gpus)
+	c.gpus = gpus
 	return reach, nil
 }
 

@@ -29,8 +29,10 @@ type Window struct {
 	maps    []device.Memory // by rank, nil where not mapped
 	regions []netplugin.Region
 	export  []byte // of the network
-	once    sync.Once
-	err     error
+	// multicast is this rank's part of what stands for the parts of all LSA peers, nil for none.
+	multicast device.Multicast
+	once      sync.Once
+	err       error
 }
 
 // offer is what a rank says of the memory that it registers.
@@ -66,6 +68,7 @@ func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 	}
 	if err != nil {
 		w.unmap()
+		err = errors.Join(err, w.unspread())
 		if used {
 			b.unuse()
 		}
@@ -95,10 +98,12 @@ func (w *Window) register(ctx context.Context) error {
 	offers := make([]offer, c.size)
 	err = c.exchange(ctx, "register", blob, func(r int, b bootstrap.Blob) error { return json.Unmarshal(b.Bytes, &offers[r]) },
 		func(blobs []bootstrap.Blob) error {
-			if w.maps, w.regions, err = c.importAll(ctx, blobs, offers, true); err != nil {
+			w.maps, w.regions, err = c.importAll(ctx, blobs, offers, true)
+			all, err := w.spread(ctx, offers, err)
+			if err != nil {
 				return err
 			}
-			return w.publish(ctx, offers)
+			return w.publish(ctx, offers, all)
 		})
 	if err != nil && !w.dev.Info.IsNil() {
 		err = errors.Join(err, c.withdraw(ctx, w.dev.ID))
@@ -106,10 +111,10 @@ func (w *Window) register(ctx context.Context) error {
 	return err
 }
 
-// publish makes the window known to the device and to the proxy.
-func (w *Window) publish(ctx context.Context, offers []offer) error {
+// publish makes the window known to the device and to the proxy. all stands for the parts of all LSA peers, or is nil.
+func (w *Window) publish(ctx context.Context, offers []offer, all gpu.Ptr[byte]) error {
 	c := w.comm
-	id, gen, info, err := c.enter(offers, w.buf.Ptr(), func(r int) gpu.Ptr[byte] { return w.maps[r].Ptr().Byte(uint64(offers[r].Off)) })
+	id, gen, info, err := c.enter(offers, all, w.buf.Ptr(), func(r int) gpu.Ptr[byte] { return w.maps[r].Ptr().Byte(uint64(offers[r].Off)) })
 	if err != nil {
 		return err
 	}
@@ -124,8 +129,8 @@ func (w *Window) publish(ctx context.Context, offers []offer) error {
 }
 
 // enter fills the entry of a new window, which setGen makes valid: sizes are as offered, and LSA peers store at mine and at
-// theirs; one that is out has nothing there. infos.give gives its id back.
-func (c *Comm) enter(offers []offer, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
+// theirs; one that is out has nothing there. all stands for the parts of all of them, or is nil. infos.give gives its id back.
+func (c *Comm) enter(offers []offer, all, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
 	c.mu.Lock()
 	c.gen = c.gen%abi.GenMask + 1
 	gen = c.gen
@@ -139,7 +144,7 @@ func (c *Comm) enter(offers []offer, mine gpu.Ptr[byte], theirs func(rank int) g
 			bases[i] = theirs(lsa0 + i)
 		}
 	}
-	if err = c.infos.fill(id, offers, lsa0, bases); err != nil {
+	if err = c.infos.fill(id, offers, all, lsa0, bases); err != nil {
 		c.infos.give(id)
 	}
 	return id, gen, info, err
@@ -284,6 +289,7 @@ func (w *Window) Close() error {
 		defer cancel()
 		w.err = c.withdraw(ctx, w.dev.ID)
 		w.unmap()
+		w.err = errors.Join(w.err, w.unspread())
 		w.buf.unuse()
 		c.mu.Lock()
 		delete(c.windows, w)
@@ -365,9 +371,10 @@ func (t *windowInfos) take() (id uint32, p gpu.Ptr[abi.WindowInfo], err error) {
 }
 
 // fill writes an entry, but for its generation: sizes by rank of the world, bases of the LSA team, whose first rank is lsa0.
-func (t *windowInfos) fill(id uint32, offers []offer, lsa0 int, bases []gpu.Ptr[byte]) error {
+func (t *windowInfos) fill(id uint32, offers []offer, all gpu.Ptr[byte], lsa0 int, bases []gpu.Ptr[byte]) error {
 	image := make([]uint64, abi.InfoBytes(t.ranks)/8)
 	w := abi.Window{Info: gpu.Cast[abi.WindowInfo](gpu.PtrTo(&image[0]))}
+	gpu.PtrTo(&w.Info.Raw().Multimem).Store(all)
 	for r, o := range offers {
 		p := abi.WindowPeer{Size: uint64(o.Size)}
 		if i := r - lsa0; i >= 0 && i < len(bases) {

@@ -57,6 +57,10 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 		"FenceBulk": bulk("fence.proxy.async.shared::cta;"), "CommitBulk": bulk("cp.async.bulk.commit_group;"),
 		"WaitBulkRead": bulk("cp.async.bulk.wait_group.read 0;"), "WaitBulk": bulk("cp.async.bulk.wait_group 0;"),
 
+		"HasMultimem": (*emitter).hasMultimem, "MultimemStore": (*emitter).multimemStore, "MultimemStore4": (*emitter).multimemStore4,
+		"MultimemSum": multimemReduce("add", false, false), "MultimemMin": multimemReduce("min", true, false), "MultimemMax": multimemReduce("max", true, false),
+		"MultimemAnd": multimemReduce("and", false, true), "MultimemOr": multimemReduce("or", false, true),
+
 		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
 		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
 		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "SizeOf": (*emitter).sizeOf,

@@ -75,7 +75,7 @@ func (t tools) finish(ctx context.Context, l lowered, opt Options) error {
 	if err != nil {
 		return fmt.Errorf("gpuc: %s: %w", l.pkg.Path, err)
 	}
-	l.pkg.PTX = tidy(l.pkg.Path, text)
+	l.pkg.PTX = multimemVersion(tidy(l.pkg.Path, text))
 	return l.pkg.inspect(opt)
 }
 

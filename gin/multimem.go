@@ -5,15 +5,17 @@ package gin
 import "github.com/doorbell-net/doorbell/gpu"
 
 // Multimem is the windows of all LSA peers at once, this rank's among them: what is stored reaches each of them, what is
-// loaded is reduced over them. It stands for the address of a multicast object (NCCL's device headers: multimem pointer);
-// here it is emulated by a loop over the peers, in the order of their LSA ranks 0, 1, 2, ... A device whose hardware does
-// it reduces in an order of its own: equal results are claimed for integers, and for Min and Max.
+// loaded is reduced over them. It is emulated by a loop over the peers, in the order of their LSA ranks 0, 1, 2, ..., but where
+// the window has an address of a multicast object and the package is compiled for GPUs that have those (//gpu:arch sm_90):
+// there stores of 4 bytes and more, and reductions of integers and sums of float32, are one instruction (NCCL's device headers:
+// multimem pointer). It reduces in an order of its own: equal results are claimed for integers, and for Min and Max.
 //
 // Stores and loads are plain: a barrier stands between them and those of other ranks. It is to be used while the window
 // is registered.
 type Multimem struct {
 	w     Window
-	bytes uint64 // of the smallest part; 0 of what was refused
+	all   gpu.Ptr[byte] // stands for each peer's bytes; nil where a loop does
+	bytes uint64        // of the smallest part; 0 of what was refused
 	ranks int32
 }
 
@@ -29,6 +31,9 @@ func (c *Context) Multimem(w Window) (Multimem, Status) {
 			return Multimem{}, Invalid
 		}
 		m.bytes = min(m.bytes, sizeOf(&w, w.LSA0+p))
+	}
+	if gpu.HasMultimem() {
+		m.all = gpu.PtrTo(&w.Info.Raw().Multimem).Load()
 	}
 	return m, OK
 }
@@ -53,6 +58,9 @@ func MultimemStore[T Element](m *Multimem, off uint64, v T) Status {
 	if !holds[T](m, off) {
 		return Invalid
 	}
+	if gpu.HasMultimem() && !m.all.IsNil() && storeAll(m.all.Byte(off), v) {
+		return OK
+	}
 	for p := range m.ranks {
 		gpu.Cast[T](LSAPointer(m.w, p, off)).Store(v)
 	}
@@ -64,6 +72,9 @@ func MultimemStore[T Element](m *Multimem, off uint64, v T) Status {
 func MultimemReduce[T gpu.Int](m *Multimem, off uint64, op Op) (T, Status) {
 	if !op.ofInts() || !holds[T](m, off) {
 		return 0, Invalid
+	}
+	if gpu.HasMultimem() && !m.all.IsNil() {
+		return reduceAll(gpu.Cast[T](m.all.Byte(off)), op), OK
 	}
 	v := gpu.Cast[T](LSAPointer(m.w, 0, off)).Load()
 	for p := int32(1); p < m.ranks; p++ {
@@ -79,10 +90,45 @@ func MultimemReduceFloat[T Float[T]](m *Multimem, off uint64, op Op) (T, Status)
 		var none T
 		return none, Invalid
 	}
+	if gpu.HasMultimem() && !m.all.IsNil() && op == Sum && gpu.SizeOf[T]() == 4 {
+		var f32 T
+		return f32.Round(gpu.MultimemSum(gpu.Cast[float32](m.all.Byte(off)))), OK
+	}
 	first := gpu.Cast[T](LSAPointer(m.w, 0, off)).Load()
 	v := first.Float32()
 	for p := int32(1); p < m.ranks; p++ {
 		v = combineFloats(op, v, gpu.Cast[T](LSAPointer(m.w, p, off)).Load().Float32())
 	}
 	return first.Round(v), OK
+}
+
+// storeAll stores v by one instruction, if there is one of its size.
+func storeAll[T Element](to gpu.Ptr[byte], v T) bool {
+	from := gpu.PtrTo(&v)
+	switch gpu.SizeOf[T]() {
+	case 4:
+		gpu.MultimemStore(gpu.Cast[uint32](to), gpu.Cast[uint32](from).Load())
+	case 8:
+		gpu.MultimemStore(gpu.Cast[uint64](to), gpu.Cast[uint64](from).Load())
+	case 16:
+		gpu.MultimemStore4(gpu.Cast[gpu.U32x4](to), gpu.Cast[gpu.U32x4](from).Load())
+	default:
+		return false
+	}
+	return true
+}
+
+// reduceAll reduces by one instruction. op is one of integers.
+func reduceAll[T gpu.Int](p gpu.Ptr[T], op Op) T {
+	switch op {
+	case Min:
+		return gpu.MultimemMin(p)
+	case Max:
+		return gpu.MultimemMax(p)
+	case And:
+		return gpu.MultimemAnd(p)
+	case Or:
+		return gpu.MultimemOr(p)
+	}
+	return gpu.MultimemSum(p)
 }

@@ -125,11 +125,15 @@ static_assert(offsetof(window_peer, Base) == 8);
 
 struct window_info {
   uint32_t Gen;
-  uint8_t reserved1[60];
+  uint32_t reserved1;
+  uint8_t * Multimem;
+  uint8_t reserved3[48];
 };
-static_assert(sizeof(window_info) == 64 && alignof(window_info) == 4);
+static_assert(sizeof(window_info) == 64 && alignof(window_info) == 8);
 static_assert(offsetof(window_info, Gen) == 0);
 static_assert(offsetof(window_info, reserved1) == 4);
+static_assert(offsetof(window_info, Multimem) == 8);
+static_assert(offsetof(window_info, reserved3) == 16);
 
 struct window {
   window_info * Info;

@@ -159,7 +159,7 @@ func TestOffsets(t *testing.T) {
 		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
 		"Window":       {"Info 0", "Base 8", "Size 16", "ID 24", "Gen 28", "Far 32", "LSA0 36", "size 40"},
 		"SignalWindow": {"Info 0", "Net 8", "LSA 16", "Offset 24", "Size 32", "ID 40", "Gen 44", "LSA0 48", "size 56"},
-		"WindowInfo":   {"Gen 0", "size 64"},
+		"WindowInfo":   {"Gen 0", "Multimem 8", "size 64"},
 		"WindowPeer":   {"Size 0", "Base 8", "size 16"},
 	}
 	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.LLState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.SignalWindow{}, abi.WindowInfo{}, abi.WindowPeer{}} {

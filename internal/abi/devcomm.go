@@ -213,8 +213,10 @@ type WindowPeer struct {
 // WindowInfo is the communicator's entry for a window id. Its memory lives as long as the communicator, so that a
 // stale Window is refused and not followed.
 type WindowInfo struct {
-	Gen uint32 // of the window registered now, 0 for none
-	_   [60]byte
+	Gen      uint32 // of the window registered now, 0 for none
+	_        uint32
+	Multimem gpu.Ptr[byte] // stands for the window's bytes of each LSA peer; nil for none
+	_        [48]byte
 }
 
 // Which threads use a context at once.

@@ -46,6 +46,9 @@ var (
 // CUDAStarts is for who looks for a kernel that never began.
 var CUDAStarts = boolVar("DOORBELL_CUDA_STARTS", "0", "have each launch on a GPU say that the GPU has come to it, for the errors of waits that time out")
 
+// Multimem is off unless somebody asks for it.
+var Multimem = boolVar("DOORBELL_MULTIMEM", "0", "use NVLink multicast for windows (Needs.Multimem on a GPU); it can put GPUs out of service where their fabric is not set up for it, and has run on none")
+
 // LaunchID marks what one `doorbell run` started on its host. Unlike the job's id, which all hosts share, it is never
 // there twice: two launchers of one job may run on one host, and neither may end what the other started.
 var LaunchID = stringVar("DOORBELL_LAUNCH_ID", "", "any text without spaces", "set by doorbell run, which finds by it what its ranks have left behind")

@@ -110,6 +110,7 @@ func (d *driver) caps(index, count int, dev uintptr) (Caps, error) {
 		}
 	}
 	c.ShareableFD = c.ShareableFD && virtual
+	c.Multicast = c.Multicast && d.addr[cuMulticastCreate] != 0
 	c.PCI = fmt.Sprintf("%04x:%02x:%02x", domain, bus, slot)
 	c.WarpsPerSM = threads / max(c.lanes, 1)
 	return c, nil

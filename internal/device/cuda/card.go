@@ -60,7 +60,7 @@ type discarded struct {
 
 type call struct {
 	op   function
-	args [2]uintptr
+	args [4]uintptr
 }
 
 func byCall(op function, args ...uintptr) (d discarded) {

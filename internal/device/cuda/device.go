@@ -36,6 +36,8 @@ type Options struct {
 	Starts bool
 	// Shared makes memory that other processes can import by its descriptor, where GPU and driver can.
 	Shared bool
+	// Multimem allows NVLink multicast: see multicast.go for what it can do to GPUs.
+	Multimem bool
 	// Timeout ends waits for copies, and for what runs at Close. 0: 100 s.
 	Timeout time.Duration
 	// Patience is how long a call that the driver would have wait for kernels that run waits for their end. 0: 10 s.

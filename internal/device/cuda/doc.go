@@ -75,9 +75,16 @@
 // descriptor that another process imports and maps, and pinned memory as a memfd that each process maps and registers. Whether
 // that works is tried at Open, once for each kind. Where it does not, memory is the process's own, and the ranks use a network.
 //
+// # Multicast
+//
+// With Options.Multimem, which DOORBELL_MULTIMEM=1 sets, GPUs of several processes can have one address stand for a piece of memory
+// of each (NVLink multicast): an object that one of them makes and all join, then bind memory to, then map. None of the
+// driver's functions for it is called otherwise: on machines whose NVLink fabric is not set up for it they can put GPUs out of
+// service. It has run over the driver's test double alone.
+//
 // # Graphs
 //
-// Capture has the driver record a stream of its own, on which nothing runs and which nobody asks how far it is, and makes a
+// Capture has the driver record a stream, on which nothing runs meanwhile and which nobody asks how far it is, and makes a
 // graph of that. A replay is one item of the stream that it is queued on.
 //
 // # Memory

@@ -57,6 +57,12 @@ const (
 	cuMemSetAccess
 	cuMemExportToShareableHandle
 	cuMemImportFromShareableHandle
+	cuMemRetainAllocationHandle
+	cuMulticastCreate
+	cuMulticastAddDevice
+	cuMulticastBindMem
+	cuMulticastUnbind
+	cuMulticastGetGranularity
 	cuMemHostRegister
 	cuMemHostUnregister
 	cuMemcpyAsync
@@ -122,6 +128,12 @@ var symbols = [functions]string{
 	cuMemSetAccess:                 "cuMemSetAccess",
 	cuMemExportToShareableHandle:   "cuMemExportToShareableHandle",
 	cuMemImportFromShareableHandle: "cuMemImportFromShareableHandle",
+	cuMemRetainAllocationHandle:    "cuMemRetainAllocationHandle",
+	cuMulticastCreate:              "cuMulticastCreate",
+	cuMulticastAddDevice:           "cuMulticastAddDevice",
+	cuMulticastBindMem:             "cuMulticastBindMem",
+	cuMulticastUnbind:              "cuMulticastUnbind",
+	cuMulticastGetGranularity:      "cuMulticastGetGranularity",
 	cuMemHostRegister:              "cuMemHostRegister_v2",
 	cuMemHostUnregister:            "cuMemHostUnregister",
 	cuMemcpyAsync:                  "cuMemcpyAsync",
@@ -144,6 +156,9 @@ var symbols = [functions]string{
 
 // String is the name as cuda.h has it.
 func (f function) String() string { return strings.TrimSuffix(symbols[f], "_v2") }
+
+// optional says whether a driver may lack the function: those of multicast came with CUDA 12.1.
+func (f function) optional() bool { return f >= cuMulticastCreate && f <= cuMulticastGetGranularity }
 
 // driver is the driver's library.
 type driver struct {
@@ -180,7 +195,7 @@ func load(path string) (*driver, error) {
 	}
 	missing := ""
 	for f := range functions {
-		if d.addr[f], err = lib.Symbol(symbols[f]); err != nil && missing == "" {
+		if d.addr[f], err = lib.Symbol(symbols[f]); err != nil && missing == "" && !f.optional() {
 			missing = symbols[f]
 		}
 	}

@@ -62,14 +62,27 @@ func (c *card) grain() (uint64, error) {
 	return n, nil
 }
 
+// grains is a size as memory that is mapped has it, and that may be bound to multicast if that was asked for.
+func (d *Device) grains(bytes int) (uint64, error) {
+	grain, err := d.card.grain()
+	if err == nil && d.opt.Multimem && d.card.caps.Multicast {
+		var more uint64
+		more, err = d.card.multicastGrain()
+		grain = max(grain, more)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return (uint64(bytes) + grain - 1) / grain * grain, nil
+}
+
 // takeShared takes device memory that has a descriptor.
 func (d *Device) takeShared(b *block) error {
 	c := d.card
-	grain, err := c.grain()
+	want, err := d.grains(b.bytes)
 	if err != nil {
 		return err
 	}
-	want := (uint64(b.bytes) + grain - 1) / grain * grain
 	out, prop := new(outs), c.properties()
 	if r := c.do(cuMemCreate, out.at(0), uintptr(want), ffi.Addr(&prop[0]), 0); r != success {
 		return d.short(cuMemCreate, r, want)
@@ -160,19 +173,19 @@ func (d *Device) importFD(fd, bytes int) (device.Memory, error) {
 		})
 	}
 	b := &block{card: c, bytes: bytes, fd: -1}
-	if err := c.adopt(b, fd); err != nil {
+	if err := d.adopt(b, fd); err != nil {
 		return nil, fmt.Errorf("import memory: %w", err)
 	}
 	return d.own(b), nil
 }
 
 // adopt maps device memory of another process.
-func (c *card) adopt(b *block, fd int) error {
-	grain, err := c.grain()
+func (d *Device) adopt(b *block, fd int) error {
+	c, out := d.card, new(outs)
+	want, err := d.grains(b.bytes)
 	if err != nil {
 		return err
 	}
-	out, want := new(outs), (uint64(b.bytes)+grain-1)/grain*grain
 	if r := c.do(cuMemImportFromShareableHandle, out.at(0), uintptr(fd), memDescriptor); r != success {
 		return c.fault(cuMemImportFromShareableHandle, r, "descriptor %d, %s asked for", fd, size(want))
 	}

@@ -29,7 +29,7 @@ static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came 
 static __thread struct ctx* current;
 
 static struct {
-	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm, held;
+	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm, held, multicast;
 } conf;
 static R sticky;        // of the process
 static u64 used;        // device memory
@@ -49,7 +49,8 @@ struct mem { u64 addr, bytes; int host; struct ctx* ctx; struct phys* phys; stru
 static struct mem* memories;
 
 // phys is memory that processes share: a file, so that another process with a double of its own can map it.
-struct phys { int fd, refs, own; u64 bytes; };
+// A multicast object is one too; how many GPUs it has, and how many have joined, is at the file's start, for all processes.
+struct phys { int fd, refs, own; u64 bytes; struct phys* bound; };
 static u64 handles; // of those, not released
 enum { GRAIN = 2 << 20 };
 
@@ -111,14 +112,14 @@ static void wait_for_kernels(void) {
 void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
-	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1;
+	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1;
 	sticky = 0, waited = 0, null_stream = 0, stack = 1024;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
 }
 
 R double_set(const char* what, u64 value) {
-	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}, {"held", &conf.held}};
+	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}, {"held", &conf.held}, {"multicast", &conf.multicast}};
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(all[i].name, what)) {
 			pthread_mutex_lock(&mu);
@@ -294,6 +295,7 @@ R cuDeviceGetAttribute(int* v, int a, int d) {
 	case 34: case 50: case 76: case 86: *v = 0; break;
 	case 103: *v = (int)conf.vmm; break;
 	case 106: *v = 32; break;
+	case 132: *v = (int)conf.multicast; break;
 	case 122: *v = (int)conf.streammem; break;
 	default: *v = 1;
 	}
@@ -510,6 +512,48 @@ R cuMemUnmap(u64 addr, u64 n) {
 	if (!m || m->host < MAPPED) return leave(INVALID);
 	mmap((void*)addr, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	m->host = RESERVED, drop(m->phys);
+	END;
+}
+R cuMemRetainAllocationHandle(struct phys** out, u64 addr) {
+	BEGIN(1);
+	for (struct mem* m = memories; m; m = m->next)
+		if (m->addr == addr && m->host == SHARED) {
+			*out = m->phys, m->phys->refs++, handles++;
+			return leave(OK);
+		}
+	return leave(INVALID);
+}
+
+// joined adds to how many GPUs have joined a multicast object, and says whether all have.
+static int joined(struct phys* p, int n) {
+	u64* at = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, p->fd, 0);
+	if (at == MAP_FAILED) return 0;
+	int all = (at[1] += (u64)n) == at[0] && at[0];
+	munmap(at, 4096);
+	return all;
+}
+static R multicast_fits(const u64* prop) { return prop[0] < 2 || prop[2] != 1 || prop[3] ? INVALID : OK; }
+R cuMulticastGetGranularity(u64* n, const u64* prop, int which) { BEGIN(1); *n = 2 * GRAIN; return leave(which ? INVALID : multicast_fits(prop)); }
+R cuMulticastCreate(struct phys** out, const u64* prop) {
+	BEGIN(1);
+	if (multicast_fits(prop) || prop[0] > conf.devices || prop[1] % (2 * GRAIN)) return leave(INVALID);
+	struct phys* p = *out = malloc(sizeof *p);
+	*p = (struct phys){.fd = memfd_create("multicast", MFD_CLOEXEC), .refs = 1, .bytes = prop[1]};
+	if (p->fd < 0 || ftruncate(p->fd, (off_t)p->bytes) || pwrite(p->fd, prop, 8, 0) != 8) return leave(INVALID);
+	handles++;
+	END;
+}
+R cuMulticastAddDevice(struct phys* p, int d) { BEGIN(1); joined(p, 1); return leave(d < (int)conf.devices ? OK : BAD_DEVICE); }
+R cuMulticastBindMem(struct phys* p, u64 off, struct phys* m, u64 moff, u64 n, u64 flags) {
+	BEGIN(1);
+	if (!joined(p, 0) || p->bound || off || moff || flags || n % (2 * GRAIN) || n > m->bytes || n > p->bytes) return leave(INVALID);
+	p->bound = m, m->refs++;
+	END;
+}
+R cuMulticastUnbind(struct phys* p, int d, u64 off, u64 n) {
+	BEGIN(1);
+	if (!p->bound || off || n > p->bytes || d >= (int)conf.devices) return leave(INVALID);
+	drop(p->bound), p->bound = 0;
 	END;
 }
 R cuMemHostRegister_v2(u64 addr, u64 n, unsigned flags) {
