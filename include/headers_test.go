@@ -12,8 +12,10 @@ import (
 	"testing"
 )
 
-// use is a program that uses each call of gin.cuh. It is compiled and never run: programs of examples/cxx run.
-const use = "testdata/use.cc"
+const (
+	use   = "testdata/use.cc"   // uses each call once; it is compiled and never run
+	calls = "testdata/calls.cu" // tries each call; examples/cxx runs it
+)
 
 // need is the path of a compiler, and skips where it is missing.
 func need(t *testing.T, name, why string) string {
@@ -25,9 +27,9 @@ func need(t *testing.T, name, why string) string {
 	return path
 }
 
-func compile(t *testing.T, tool string, args ...string) {
+func compile(t *testing.T, file, tool string, args ...string) {
 	t.Helper()
-	if out, err := exec.Command(tool, append(args, "-I", ".", use)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(tool, append(args, "-I", ".", "-I", "../examples/cxx", file)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", tool, err, out)
 	}
 }
@@ -36,9 +38,19 @@ func compile(t *testing.T, tool string, args ...string) {
 func TestHeadersAreCPlusPlus17(t *testing.T) {
 	for _, name := range []string{"g++", "clang++"} {
 		t.Run(name, func(t *testing.T) {
-			compile(t, need(t, name, "the headers are not compiled by it"), "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only")
+			compile(t, use, need(t, name, "the headers are not compiled by it"), "-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only")
 		})
 	}
+}
+
+func needNVCC(t *testing.T) string {
+	t.Helper()
+	return need(t, "nvcc", "the headers are not compiled for a GPU (PyPI's nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt and nvidia-cuda-runtime have it)")
+}
+
+// TestCallsForAGPU: what is tried against the software device is what nvcc compiles, too.
+func TestCallsForAGPU(t *testing.T) {
+	compile(t, calls, needNVCC(t), "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-cubin", "-o", filepath.Join(t.TempDir(), "calls.cubin"))
 }
 
 // ordered is an instruction of PTX that has an order, with order, scope and space.
@@ -47,9 +59,9 @@ var ordered = regexp.MustCompile(`(?:ld|st|red|atom|fence)\.(?:relaxed|acquire|r
 // TestHeaderPTX: nvcc makes of the header's calls ordered instructions of the orders and scopes that package gin's have, and
 // of no others.
 func TestHeaderPTX(t *testing.T) {
-	nvcc := need(t, "nvcc", "the headers are not compiled for a GPU (PyPI's nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt and nvidia-cuda-runtime have it)")
+	nvcc := needNVCC(t)
 	out := filepath.Join(t.TempDir(), "use.ptx")
-	compile(t, nvcc, "-x", "cu", "-std=c++17", "-O3", "-arch=sm_90", "-Werror", "all-warnings", "-ptx", "-o", out)
+	compile(t, use, nvcc, "-x", "cu", "-std=c++17", "-O3", "-arch=sm_90", "-Werror", "all-warnings", "-ptx", "-o", out)
 	ptx, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)

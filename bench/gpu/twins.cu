@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(32, 1) Post(const __grid_constant__
   r->Done = 1;
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 1) AllToAll(const __grid_constant__ all_to_all_args a) {
+extern "C" __global__ void __launch_bounds__(512, 1) AllToAll(const __grid_constant__ all_to_all_args a) {
   result *r = a.X.Result;
   context c(a.X.DC, 0);
   int32_t ranks = a.X.DC.Ranks, me = a.X.DC.Rank, warp = threadIdx.x / 32, warps = blockDim.x / 32;

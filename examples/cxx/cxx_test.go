@@ -143,14 +143,14 @@ func TestWrongBytesAreSeen(t *testing.T) {
 	}
 }
 
-// TestDeviceCalls tries each call of gin.cuh between two ranks, over networks of each kind. A wait for a rank that leaves ends,
+// TestDeviceCalls tries each call of gin.cuh among ranks, over networks of each kind. A wait for a rank that leaves ends,
 // and the cause says so.
 func TestDeviceCalls(t *testing.T) {
 	program := build(t, "calls", source(t, "../../include/testdata/calls.cu"))
 	for _, net := range []string{"net=shm", "net=tcp", "net=fault+shm faults=seed=7,reorder=50,delay=20"} {
 		t.Run(net, func(t *testing.T) {
 			out, err := run(program, "timeout=20s "+net)
-			for _, want := range []string{"rank 0 of 2", "rank 1 of 2", ": all calls right", "PeerLost: wait for signal (rank 1, context 0), id 0: wanted 1000"} {
+			for _, want := range []string{"rank 0 of 2", "rank 1 of 2", "rank 0 of 4, two nodes", "rank 3 of 4, two nodes", ": all calls right", "PeerLost: wait for signal (rank 1, context 0), id 0: wanted 1000"} {
 				if err != nil || !strings.Contains(out, want) {
 					t.Errorf("%v, printed %q, want %q in it", err, out, want)
 				}

@@ -11,6 +11,8 @@ constexpr uint32_t dev_comm_version = 5;
 constexpr int cell_words = 40;
 constexpr int cell_word_payload = 7;
 constexpr uint32_t sig_gen_mask = 0x7ffffff;
+constexpr int ll_slot_words = 2;
+constexpr uint32_t ll_first_epoch = 2;
 enum sharing : uint32_t { share_gpu = 0, share_thread = 1, share_block = 2 };
 
 enum status : uint32_t {
@@ -24,7 +26,7 @@ enum status : uint32_t {
 };
 enum wait_op : uint32_t {
   op_wait_signal = 32, op_wait_counter = 33, op_wait_credit = 34, op_flush = 35,
-  op_lsa_barrier = 36, op_gin_barrier = 37, op_wait_signal_at = 38
+  op_lsa_barrier = 36, op_gin_barrier = 37, op_wait_signal_at = 38, op_lla2a = 39
 };
 enum inject : uint32_t { inject_bit_flip = 1, inject_lost_put = 2, inject_double_signal = 3 };
 enum lost : uint32_t { rank_lost = 1, rank_out = 2 };

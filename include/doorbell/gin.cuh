@@ -23,7 +23,7 @@
 // Compiled by something other than nvcc, the same code runs on the CPU against the software device: each group of threads
 // is one thread of the host, and the communicator is opened with progress=thread, since nothing here moves data.
 //
-// Not here: following a signal's shadow, FenceContexts, Multimem, LLA2A, injected faults.
+// multimem.cuh and lla2a.cuh have the calls of those names. Not here: injected faults.
 #pragma once
 #include "abi.cuh"
 #include "desc.h"
@@ -39,6 +39,17 @@ struct team {
   DOORBELL_DEVICE int32_t world_rank(const dev_comm &dc, int32_t peer) const { return dc.Rank + (peer - rank) * stride; }
   DOORBELL_DEVICE team inner(int32_t n) const { return {n, rank % n, stride}; }               // n consecutive ranks, a divisor
   DOORBELL_DEVICE team outer(int32_t n) const { return {ranks / n, rank / n, stride * n}; }  // the same place in parts of n
+  // team_rank is the rank in the team of a rank of the world, rank_in that in another team of a rank of this one: -1 for none.
+  DOORBELL_DEVICE int32_t team_rank(const dev_comm &dc, int32_t world_rank) const {
+    int32_t away = world_rank - dc.Rank;
+    if (stride == 0 || away % stride != 0) return -1;
+    int32_t r = rank + away / stride;
+    return has(r) ? r : -1;
+  }
+  DOORBELL_DEVICE bool contains(const dev_comm &dc, int32_t world_rank) const { return team_rank(dc, world_rank) >= 0; }
+  DOORBELL_DEVICE int32_t rank_in(const dev_comm &dc, team other, int32_t peer) const {
+    return has(peer) ? other.team_rank(dc, world_rank(dc, peer)) : -1;
+  }
 };
 DOORBELL_DEVICE team world(const dev_comm &dc) { return {dc.Ranks, dc.Rank, 1}; }
 DOORBELL_DEVICE team lsa(const dev_comm &dc) { return {dc.LSASize, dc.LSARank, 1}; }  // load and store each other's windows
@@ -48,6 +59,19 @@ DOORBELL_DEVICE team rail(const dev_comm &dc) { return {dc.Ranks / dc.LSASize, d
 DOORBELL_DEVICE int32_t lsa_rank(const dev_comm &dc, int32_t world_rank) {
   int32_t r = world_rank - (dc.Rank - dc.LSARank);
   return r < 0 || r >= dc.LSASize ? -1 : r;
+}
+
+// rank_in_difference is the rank in parent of number index, from 0, of parent's ranks that are not in subset. It is -1 when
+// there are not so many, or subset is no part of parent as inner and outer make them.
+DOORBELL_DEVICE int32_t rank_in_difference(team parent, team subset, int32_t index) {
+  if (parent.stride < 1 || subset.stride < 1 || subset.stride % parent.stride != 0) return -1;
+  int32_t step = subset.stride / parent.stride, first = parent.rank - subset.rank * step, last = first + (subset.ranks - 1) * step;
+  if (first < 0 || last < first || last >= parent.ranks || index < 0 || index >= parent.ranks - subset.ranks) return -1;
+  if (index < first) return index;
+  index -= first;
+  int32_t inside = last - first + 1 - subset.ranks;
+  if (index >= inside) return last + 1 + index - inside;
+  return first + index / (step - 1) * step + 1 + index % (step - 1);  // between two ranks of subset there are step-1 others
 }
 
 // source is whom a wait waits for.
@@ -118,6 +142,9 @@ enum fence : uint32_t {
   fence_get = 2,  // each rank flushes before it arrives: after it, what was got from may be written
 };
 
+class multimem;
+class lla2a;
+
 // lsa_pointer is the address of byte off of an LSA peer's part of a window. It is not checked.
 DOORBELL_DEVICE uint8_t *lsa_pointer(const window &w, int32_t lsa_peer, uint64_t off);
 
@@ -157,6 +184,10 @@ class context {
   DOORBELL_DEVICE uint64_t shadow(int32_t id) const;
   DOORBELL_DEVICE status add_shadow(int32_t id, uint64_t delta);
   DOORBELL_DEVICE status wait_meet(coop co, int32_t id, source src);  // until the signal has come to its shadow
+  // wait_follow waits until the signal is at least `least` above its shadow, and sets the shadow to what the signal is then.
+  // before is the shadow as it was, delta by how much it was raised; if the status is not ok both are 0 and the shadow stays.
+  // One group of threads at a time follows a signal.
+  DOORBELL_DEVICE status wait_follow(coop co, int32_t id, uint64_t least, source src, uint64_t &before, uint64_t &delta);
   // Counters are this rank's. src names the peers that the counted puts went to.
   DOORBELL_DEVICE uint64_t read_counter(int32_t id) const;
   DOORBELL_DEVICE status wait_counter(coop co, int32_t id, uint64_t least, source src, int32_t bits = 64);
@@ -170,6 +201,14 @@ class context {
   DOORBELL_DEVICE status flush_async(coop co, team t, int32_t peer, request &r);
   DOORBELL_DEVICE status test(const request &r, bool &done) const;
   DOORBELL_DEVICE status wait(coop co, const request &r);
+  // The same for each peer: flush_all_async fills in requests() of them.
+  DOORBELL_DEVICE int32_t requests() const { return dc.Peers; }
+  DOORBELL_DEVICE status flush_all_async(coop co, request *into);
+  DOORBELL_DEVICE status test_all(const request *from, bool &done) const;
+  DOORBELL_DEVICE status wait_all(coop co, const request *from);
+  // fence_contexts waits until all that contexts first to first+n-1 posted to a peer before is visible there: a signal that is
+  // posted after it, in any context, covers that. invalid also where fence=1 was not asked for.
+  DOORBELL_DEVICE status fence_contexts(coop co, team t, int32_t peer, int32_t first, int32_t n);
 
   // lsa_put copies by stores of the threads that take part and returns when they are issued; lsa_signal adds v to a signal of
   // an LSA peer: who sees it sees what those threads stored before.
@@ -179,9 +218,18 @@ class context {
 
   // Barriers wait until each rank of the team has called with the same id (and fence). One that timed out is repeated with
   // the same arguments and goes on where it was. lsa_barrier: what LSA peers stored before is visible after. barrier: by the
-  // network, among a team that this context has queues to. One thread at a time uses an id.
+  // network, among a team that this context has queues to. hybrid_barrier: the world, by stores where it can; with fence_put
+  // what any rank put or stored before is visible to all after. It is made of the two others of that id. One thread at a time
+  // uses an id. invalid also: fence_put where strong signals were not asked for.
   DOORBELL_DEVICE status lsa_barrier(coop co, int32_t id);
   DOORBELL_DEVICE status barrier(coop co, team t, int32_t id, fence f);
+  DOORBELL_DEVICE status hybrid_barrier(coop co, int32_t id, fence f);
+
+  // multimem is the windows of all LSA peers at once. invalid: a communicator without it, a window that is not registered or
+  // does not begin at a multiple of 16 bytes on each peer.
+  DOORBELL_DEVICE status multimem(const window &w, doorbell::multimem &m) const;
+  // lla2a opens the session of a block, where the one before has ended. invalid: a block that is not there.
+  DOORBELL_DEVICE status lla2a(coop co, int32_t block, doorbell::lla2a &session);
 
  private:
   struct look_t {
@@ -194,6 +242,8 @@ class context {
     bool noted;
     record note;  // what it waits for
   };
+
+  friend class doorbell::lla2a;
 
   const dev_comm &dc;
   int32_t id;
@@ -223,11 +273,15 @@ class context {
   DOORBELL_DEVICE uint32_t wait_word(int32_t i, int32_t sig, uint64_t least, int32_t bits, source src);
   DOORBELL_DEVICE uint32_t wait_pair(const uint64_t *net, const uint64_t *lsa, uint64_t off, waiter &w, int32_t bits, source src);
   DOORBELL_DEVICE request pending(int32_t q, int32_t world_rank) const;
+  DOORBELL_DEVICE request pending_of(int32_t p) const;
   DOORBELL_DEVICE bool mine(const request &r) const;
   DOORBELL_DEVICE bool complete(const request &r) const;
   DOORBELL_DEVICE uint32_t wait_ticket(const request &r) const;
+  DOORBELL_DEVICE bool barrier_valid(int32_t i, uint32_t f) const;
+  DOORBELL_DEVICE barrier_state *gin_barrier(int32_t i) const { return dc.Barrier + ((1 + id) * dc.Barriers + i); }  // those of LSA barriers stand before all contexts'
   DOORBELL_DEVICE uint32_t lsa_barrier_one(int32_t id);
   DOORBELL_DEVICE uint32_t barrier_one(team t, int32_t id, fence f);
+  DOORBELL_DEVICE uint32_t hybrid_barrier_one(int32_t id, fence f);
   DOORBELL_DEVICE uint32_t announce(team t, int32_t peer, int32_t first, bool strong);
   DOORBELL_DEVICE uint32_t arrived(const uint64_t *at, uint64_t want, waiter &w, team t) const;
 };

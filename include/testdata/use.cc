@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Uses each call of gin.cuh once, as C++ and as CUDA C++, and holds the encoder against the words that Go's gives.
-#include <doorbell/gin.cuh>
+#include <doorbell/lla2a.cuh>
+#include <doorbell/multimem.cuh>
 
 using namespace doorbell;
 
@@ -29,6 +30,17 @@ KERNEL use(const dev_comm dc, window a, window b, signal_window w, uint32_t *out
   s |= c.wait_counter(by_block, 0, 1, from_peer(all, lsa_rank(dc, 1))) | c.reset_counter(by_block, 0);
   s |= c.flush(by_block) | c.flush_peer(by_block, lsa(dc), 1);
   s |= c.flush_async(by_block, all, 1, r) | c.test(r, done) | c.wait(by_block, r);
+  request each[4];
+  uint64_t before, delta, v;
+  s |= c.flush_all_async(by_block, each) | c.test_all(each, done) | c.wait_all(by_block, each) | uint32_t(c.requests());
+  s |= c.fence_contexts(by_block, all, 1, 0, 2) | c.wait_follow(by_block, 0, 1, any, before, delta) | c.hybrid_barrier(by_block, 0, fence_put);
+  multimem m;
+  lla2a l;
+  float f;
+  s |= c.multimem(a, m) | m.store(0, f16{1}) | m.reduce(m.bytes() - 8, op_sum, v) | m.reduce(0, op_max, f);
+  s |= c.lla2a(by_block, 0, l) | l.send(1, 0, v) | l.bcast(1, v) | l.send_from(1, 2, b.Base, 20) | l.bcast_from(5, b.Base, 9);
+  s |= l.recv(0, any, v) | l.recv_into(1, a.Base, 20, any) | l.recv_reduce(0, 1, 2, op_min, any, v) | l.recv_reduce(0, 1, 2, op_sum, any, f) | l.end_epoch();
+  s |= uint32_t(all.rank_in(dc, lsa(dc), 1) + all.contains(dc, 1) + rank_in_difference(all, lsa(dc), 0));
   s |= c.lsa_put(by_block, 1, a, 0, b.Base, 100) | c.lsa_signal(by_block, 1, 0, 1) | c.lsa_signal_at(by_block, 1, w, 8, 1);
   s |= c.lsa_barrier(by_block, 0) | c.barrier(by_block, all, 0, fence_put) | c.barrier(by_warp, all, 0, fence_get);
   *lsa_pointer(a, 1, 0) = uint8_t(c.read_signal(0) + c.read_signal_at(w, 0) + c.read_counter(0) + c.shadow(0) + done);

@@ -48,15 +48,48 @@ DOORBELL_DEVICE status context::lsa_signal_at(coop co, int32_t lsa_peer, const s
 
 DOORBELL_DEVICE status context::lsa_barrier(coop co, int32_t barrier_id) {
   uint32_t s = invalid;
-  if (word::begins(co) && id >= 0 && barrier_id >= 0 && barrier_id < dc.Barriers) s = lsa_barrier_one(barrier_id);
+  if (word::begins(co) && barrier_valid(barrier_id, fence_none)) s = lsa_barrier_one(barrier_id);
   return status(word::ends(co, s));
 }
 
 DOORBELL_DEVICE status context::barrier(coop co, team t, int32_t barrier_id, fence f) {
   uint32_t s = invalid;
-  if (word::begins(co) && id >= 0 && barrier_id >= 0 && barrier_id < dc.Barriers && uint32_t(f) <= (fence_put | fence_get) && t.has(t.rank))
-    s = barrier_one(t, barrier_id, f);
+  if (word::begins(co) && barrier_valid(barrier_id, f) && t.has(t.rank)) s = barrier_one(t, barrier_id, f);
   return status(word::ends(co, s));
+}
+
+DOORBELL_DEVICE status context::hybrid_barrier(coop co, int32_t barrier_id, fence f) {
+  uint32_t s = invalid;
+  if (word::begins(co) && barrier_valid(barrier_id, f)) s = hybrid_barrier_one(barrier_id, f);
+  return status(word::ends(co, s));
+}
+
+DOORBELL_DEVICE bool context::barrier_valid(int32_t i, uint32_t f) const {
+  if ((f & fence_put) && (dc.Refused & flag_strong)) return false;  // it is made of strong signals
+  return id >= 0 && i >= 0 && i < dc.Barriers && f <= (fence_put | fence_get);
+}
+
+// hybrid_barrier_one: a rank that passed the first half knows that its node has arrived, and by the second half that those of
+// its rail have passed the first. That is enough to know of all. But puts off the rail are covered by signals to all alone;
+// and what was put to an LSA peer is there once that peer says so, in the last part.
+DOORBELL_DEVICE uint32_t context::hybrid_barrier_one(int32_t barrier_id, fence f) {
+  uint64_t *stage = &gin_barrier(barrier_id)->Stage;
+  bool puts = f & fence_put, by_all = puts && !dc.Railed;
+  if (*stage == 0) {
+    if (by_all)
+      word::fence_sys();  // stores to LSA peers: no signal of the network covers them
+    else if (uint32_t s = lsa_barrier_one(barrier_id))
+      return s;
+    *stage = 1;
+  }
+  if (*stage == 1) {
+    if (uint32_t s = barrier_one(by_all ? world(dc) : rail(dc), barrier_id, f)) return s;
+    *stage = 2;
+  }
+  if (puts && dc.LSASize > 1)
+    if (uint32_t s = lsa_barrier_one(barrier_id)) return s;
+  *stage = 0;
+  return ok;
 }
 
 DOORBELL_DEVICE uint32_t context::lsa_barrier_one(int32_t barrier_id) {
@@ -85,7 +118,7 @@ DOORBELL_DEVICE uint32_t context::barrier_one(team t, int32_t barrier_id, fence 
   int32_t q, to;
   for (int32_t p = 0; p < t.ranks; p++)
     if (!queue(t, p, q, to)) return invalid;  // before anything is announced: the id stays usable
-  barrier_state *st = dc.Barrier + ((1 + id) * dc.Barriers + barrier_id);  // those of LSA barriers stand before all contexts'
+  barrier_state *st = gin_barrier(barrier_id);
   if (st->Arrived == st->Done) {
     for (int32_t p = 0; (f & fence_get) && p < t.ranks; p++) {
       queue(t, p, q, to);

@@ -190,6 +190,22 @@ DOORBELL_DEVICE status context::wait_meet(coop co, int32_t i, source src) {
   return status(word::ends(co, s));
 }
 
+DOORBELL_DEVICE status context::wait_follow(coop co, int32_t i, uint64_t least, source src, uint64_t &before, uint64_t &delta) {
+  uint32_t s = invalid;
+  before = delta = 0;
+  if (word::begins(co) && has_signal(i)) {
+    uint64_t was = shadow(i);
+    s = wait_word(signal_word(i), i, was + least, 64, src);
+    if (s == ok) {
+      before = was, delta = read_signal(i) - was;
+      word::store_gpu(dc.Shadow + signal_word(i), was + delta);
+    }
+  }
+  s = word::ends(co, s);
+  before = word::share(co, before), delta = word::share(co, delta);
+  return status(s);
+}
+
 DOORBELL_DEVICE uint64_t context::read_counter(int32_t i) const {
   if (!has_counter(i)) return 0;
   int32_t at = id * dc.Counters + i;
@@ -227,6 +243,11 @@ DOORBELL_DEVICE status context::reset_counter(coop co, int32_t i) {
 // pending stands for what was posted to a queue so far.
 DOORBELL_DEVICE request context::pending(int32_t q, int32_t world_rank) const { return {word::relaxed_gpu(&dc.Prod[q].Ticket), q, world_rank, id + 1}; }
 
+// pending_of is pending for the peer of queue p of this context.
+DOORBELL_DEVICE request context::pending_of(int32_t p) const {
+  return pending(id * dc.Peers + p, dc.Railed ? p * dc.LSASize + dc.LSARank : p);
+}
+
 // mine says whether a request can be one of this context.
 DOORBELL_DEVICE bool context::mine(const request &r) const {
   return id >= 0 && r.context_plus1 == id + 1 && r.queue >= id * dc.Peers && r.queue < (id + 1) * dc.Peers && r.world >= 0 && r.world < dc.Ranks;
@@ -236,7 +257,7 @@ DOORBELL_DEVICE bool context::complete(const request &r) const { return int64_t(
 
 DOORBELL_DEVICE uint32_t context::wait_ticket(const request &r) const {
   waiter w = {};
-  w.note.Op = op_flush, w.note.Peer = r.world, w.note.Ctx = uint32_t(id), w.note.Wanted = r.until;
+  w.note.Op = op_flush, w.note.Peer = r.world, w.note.Ctx = uint32_t(r.context_plus1 - 1), w.note.Wanted = r.until;
   uint32_t s = ok;
   for (;;) {
     uint64_t seen = word::acquire_sys(&dc.Index[r.queue].Completed);
@@ -252,7 +273,7 @@ DOORBELL_DEVICE status context::flush(coop co) {
   if (word::begins(co) && id >= 0) {
     s = ok;
     for (int32_t p = 0; p < dc.Peers; p++) {
-      uint32_t e = wait_ticket(pending(id * dc.Peers + p, dc.Railed ? p * dc.LSASize + dc.LSARank : p));
+      uint32_t e = wait_ticket(pending_of(p));
       if (s == ok) s = e;  // the others are still waited for
     }
   }
@@ -286,6 +307,52 @@ DOORBELL_DEVICE status context::test(const request &r, bool &done) const {
 DOORBELL_DEVICE status context::wait(coop co, const request &r) {
   uint32_t s = ok;
   if (word::begins(co) && r.context_plus1 != 0) s = mine(r) ? wait_ticket(r) : uint32_t(invalid);
+  return status(word::ends(co, s));
+}
+
+DOORBELL_DEVICE status context::flush_all_async(coop co, request *into) {
+  uint32_t s = invalid;
+  if (word::begins(co) && id >= 0) {
+    s = ok;
+    for (int32_t p = 0; p < dc.Peers; p++) into[p] = pending_of(p);
+  }
+  return status(word::ends(co, s));
+}
+
+DOORBELL_DEVICE status context::test_all(const request *from, bool &done) const {
+  done = true;
+  for (int32_t p = 0; p < dc.Peers; p++) {
+    status s = test(from[p], done);
+    if (!done) return s;
+  }
+  return ok;
+}
+
+DOORBELL_DEVICE status context::wait_all(coop co, const request *from) {
+  uint32_t s = ok;
+  if (word::begins(co)) {
+    for (int32_t p = 0; p < dc.Peers; p++) {
+      if (from[p].context_plus1 == 0) continue;
+      uint32_t e = mine(from[p]) ? wait_ticket(from[p]) : uint32_t(invalid);
+      if (s == ok) s = e;  // the others are still waited for
+    }
+  }
+  return status(word::ends(co, s));
+}
+
+DOORBELL_DEVICE status context::fence_contexts(coop co, team t, int32_t peer, int32_t first, int32_t n) {
+  uint32_t s = invalid;
+  int32_t q, to;
+  if (word::begins(co) && queue(t, peer, q, to) && dc.Remote != 0 && first >= 0 && n >= 0 && first <= dc.Contexts - n) {
+    s = ok;
+    int32_t in = q - id * dc.Peers;
+    for (int32_t x = first; x < first + n; x++) {
+      request r = pending(x * dc.Peers + in, to);
+      r.context_plus1 = x + 1;
+      uint32_t e = wait_ticket(r);
+      if (s == ok) s = e;
+    }
+  }
   return status(word::ends(co, s));
 }
 

@@ -27,13 +27,14 @@ func structHeader() []byte {
 	p("#pragma once\n#include <cstddef>\n#include <cstdint>\n\nnamespace doorbell {\n")
 	p("constexpr uint32_t dev_comm_version = %d;\nconstexpr int cell_words = %d;\nconstexpr int cell_word_payload = %d;\nconstexpr uint32_t sig_gen_mask = %#x;",
 		abi.DevCommVersion, abi.CellWords, abi.CellWordPayload, abi.SigGenMask)
+	p("constexpr int ll_slot_words = %d;\nconstexpr uint32_t ll_first_epoch = %d;", abi.LLSlotWords, abi.LLFirstEpoch)
 	p("enum sharing : uint32_t { share_gpu = %d, share_thread = %d, share_block = %d };\n", abi.ShareGPU, abi.ShareThread, abi.ShareBlock)
 	p("enum status : uint32_t {")
 	for s := abi.OK; s <= abi.Revoked; s++ {
 		p("  %s = %d,", snake(s.String()), uint32(s))
 	}
-	p("};\nenum wait_op : uint32_t {\n  op_wait_signal = %d, op_wait_counter = %d, op_wait_credit = %d, op_flush = %d,\n  op_lsa_barrier = %d, op_gin_barrier = %d, op_wait_signal_at = %d\n};",
-		abi.OpWaitSignal, abi.OpWaitCounter, abi.OpWaitCredit, abi.OpFlush, abi.OpLSABarrier, abi.OpGINBarrier, abi.OpWaitSignalAt)
+	p("};\nenum wait_op : uint32_t {\n  op_wait_signal = %d, op_wait_counter = %d, op_wait_credit = %d, op_flush = %d,\n  op_lsa_barrier = %d, op_gin_barrier = %d, op_wait_signal_at = %d, op_lla2a = %d\n};",
+		abi.OpWaitSignal, abi.OpWaitCounter, abi.OpWaitCredit, abi.OpFlush, abi.OpLSABarrier, abi.OpGINBarrier, abi.OpWaitSignalAt, abi.OpLLA2A)
 	p("enum inject : uint32_t { inject_bit_flip = %d, inject_lost_put = %d, inject_double_signal = %d };", abi.InjectBitFlip, abi.InjectLostPut, abi.InjectDoubleSignal)
 	p("enum lost : uint32_t { rank_lost = %d, rank_out = %d };\n", abi.RankLost, abi.RankOut)
 	b.WriteString(Structs(Shared))
