@@ -41,6 +41,9 @@ func (c *Comm) take(what string, bytes int, from func(int) (device.Memory, error
 	if err := c.live(what); err != nil {
 		return nil, err
 	}
+	if bytes < 1 {
+		return nil, ofKind(ErrInvalid, fmt.Errorf("rank %d: %s: %d bytes asked for, at least 1 is accepted", c.rank, what, bytes))
+	}
 	m, err := from(bytes)
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", c.rank, err)
@@ -56,7 +59,7 @@ func (c *Comm) take(what string, bytes int, from func(int) (device.Memory, error
 // Write copies src to offset off, Read copies from there into dst, on every device, beside what runs on it. They are for
 // setting up and looking. An error names the span and the buffer's size.
 func (b *Buffer) Write(off int, src []byte) error {
-	err := device.Span("write buffer", off, len(src), b.n)
+	err := ofKind(ErrInvalid, device.Span("write buffer", off, len(src), b.n))
 	if err == nil {
 		err = b.mem.Write(b.off+off, src)
 	}
@@ -65,7 +68,7 @@ func (b *Buffer) Write(off int, src []byte) error {
 
 // Read is Write's other direction.
 func (b *Buffer) Read(off int, dst []byte) error {
-	err := device.Span("read buffer", off, len(dst), b.n)
+	err := ofKind(ErrInvalid, device.Span("read buffer", off, len(dst), b.n))
 	if err == nil {
 		err = b.mem.Read(b.off+off, dst)
 	}
@@ -82,7 +85,7 @@ func (b *Buffer) named(err error) error {
 // Slice is bytes [off, off+n) of the buffer. It shares its memory and ends with it.
 func (b *Buffer) Slice(off, n int) (*Buffer, error) {
 	if off < 0 || n < 1 || off > b.n-n {
-		return nil, fmt.Errorf("rank %d: slice of %d bytes at %d: the buffer has %d", b.comm.rank, n, off, b.n)
+		return nil, ofKind(ErrInvalid, fmt.Errorf("rank %d: slice of %d bytes at %d: the buffer has %d", b.comm.rank, n, off, b.n))
 	}
 	return &Buffer{comm: b.comm, root: b.root, mem: b.mem, off: b.off + off, n: n}, nil
 }
@@ -114,7 +117,7 @@ func (b *Buffer) Free() error {
 		return nil
 	}
 	if b.users > 0 {
-		return fmt.Errorf("rank %d: free buffer: %d windows stand on it: close them first", b.comm.rank, b.users)
+		return ofKind(ErrBusy, fmt.Errorf("rank %d: free buffer: %d windows stand on it: close them first", b.comm.rank, b.users))
 	}
 	b.freed = true
 	err := b.mem.Free()

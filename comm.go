@@ -172,7 +172,7 @@ func (c *Comm) agree(ctx context.Context, what string, mine error) error {
 	}
 	for r, b := range blobs {
 		if len(b.Bytes) > 0 {
-			return fmt.Errorf("rank %d: %s: rank %d refused: %s", c.rank, what, r, b.Bytes)
+			return ofKind(ErrRefused, fmt.Errorf("rank %d: %s: rank %d refused: %s", c.rank, what, r, b.Bytes))
 		}
 	}
 	return nil

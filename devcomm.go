@@ -73,7 +73,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	depth, err := env.QueueDepth.Get(os.LookupEnv)
 	n.fill(depth)
 	dc := &DevComm{comm: c, needs: n}
-	if err = cmp.Or(err, n.check(), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
+	if err = cmp.Or(ofKind(ErrInvalid, cmp.Or(err, n.check())), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
 		p := newPlan(n, c.size, c.lsaSize)
 		dc.plan = p
 		err = dc.alloc(p)
@@ -153,7 +153,7 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 			return err
 		}
 		if !reflect.DeepEqual(s.Needs, dc.needs) {
-			return fmt.Errorf("rank %d needs %+v, rank %d %+v: they must agree", c.rank, dc.needs, r, s.Needs)
+			return ofKind(ErrDisagree, fmt.Errorf("rank %d needs %+v, rank %d %+v: they must agree", c.rank, dc.needs, r, s.Needs))
 		}
 		offers[r], base = s.offer, max(base, s.Context)
 		return nil

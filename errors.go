@@ -20,10 +20,30 @@ var (
 	ErrNotSupported = errors.New("not built yet")
 	ErrCannot       = errors.New("the network or device cannot")
 	ErrOutOfMemory  = device.ErrOutOfMemory
+	ErrBusy         = device.ErrBusy                       // in use: try again when what uses it has ended
+	ErrInvalid      = errors.New("it is not accepted")     // an argument, an option or a variable of the environment
+	ErrDisagree     = errors.New("the ranks do not agree") // they asked for different things
+	ErrRefused      = errors.New("another rank refused")   // a collective call, for a reason of its own
 	ErrAborted      = errors.New("the communicator was aborted")
 	ErrCutOff       = bootstrap.ErrCutOff // this rank is taken for lost by the others, or reaches too few of them
 	ErrRevoked      = errors.New("the communicator was revoked")
 )
+
+// kindError is an error of a kind that errors.Is finds, in its own words.
+type kindError struct{ err, kind error }
+
+func (e *kindError) Error() string { return e.err.Error() }
+
+// Unwrap is the error and its kind.
+func (e *kindError) Unwrap() []error { return []error{e.err, e.kind} }
+
+// ofKind makes an error one of a kind; nil stays nil.
+func ofKind(kind, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &kindError{err, kind}
+}
 
 // KernelError is a kernel that failed. %+v prints the stack of the thread that did.
 type KernelError = device.KernelError

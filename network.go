@@ -25,11 +25,12 @@ const reconnect = 10 * time.Second
 // openNetwork makes this rank's endpoint, and connects it to all others if that has to be. reach is discover's. Collective.
 func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth, reach [][]bool) (err error) {
 	c.plugin, err = netplugin.Lookup(c.chooseNetwork(reach), netplugin.Faults{Text: c.opt.Faults, Inject: c.opt.Inject})
+	err = ofKind(ErrInvalid, err)
 	if err == nil {
 		if p := c.plugin.Powers(); p.MaxBytes < abi.CellPayload {
-			err = fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", c.plugin.Name(), p.MaxBytes, abi.CellPayload)
+			err = ofKind(ErrCannot, fmt.Errorf("open: network %s moves at most %d bytes at once, %d or more are accepted: small puts are never cut", c.plugin.Name(), p.MaxBytes, abi.CellPayload))
 		} else if t := c.opt.TrafficClass; t < 0 || t > 255 {
-			err = fmt.Errorf("open: traffic class %d, 0 to 255 are accepted", t)
+			err = ofKind(ErrInvalid, fmt.Errorf("open: traffic class %d, 0 to 255 are accepted", t))
 		} else if t != 0 && p.Network && !p.TrafficClass {
 			err = fmt.Errorf("open: traffic class %d: network %s marks no packets, 0 is accepted: %w", t, c.plugin.Name(), ErrCannot)
 		}

@@ -34,10 +34,10 @@ const version = 4
 // Options says it. Collective: it returns when all ranks have come, or by ctx.
 func Open(ctx context.Context, o Options) (*Comm, error) {
 	if err := cmp.Or(o.fillRank(os.LookupEnv), o.fill(os.LookupEnv)); err != nil {
-		return nil, err
+		return nil, ofKind(ErrInvalid, err)
 	}
 	if err := o.check(); err != nil {
-		return nil, err
+		return nil, ofKind(ErrInvalid, err)
 	}
 	warnUnknown(o.Log)
 	config := bootstrap.Config{
@@ -84,11 +84,11 @@ func Local(n int, opts ...Options) ([]*Comm, error) {
 		o = opts[0]
 	}
 	if err := o.fill(os.LookupEnv); err != nil {
-		return nil, err
+		return nil, ofKind(ErrInvalid, err)
 	}
 	o.Rank, o.Size = 0, n
 	if err := o.check(); err != nil {
-		return nil, err
+		return nil, ofKind(ErrInvalid, err)
 	}
 	warnUnknown(o.Log)
 	groups, err := bootstrap.Local(n)
@@ -249,8 +249,8 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		me.Reach[r] = r == c.rank || c.group.SameHost(r) && c.readProbe(r, b, &all[r])
 		closeFDs(r == c.rank, b)
 		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device || h.Multicast != me.Multicast) {
-			err = fmt.Errorf("rank %d has %d ranks per node, network %q, device %q and multicast %v, rank %d has %d, %q, %q and %v: they must agree",
-				c.rank, me.RanksPerNode, me.Net, me.Device, me.Multicast, r, h.RanksPerNode, h.Net, h.Device, h.Multicast)
+			err = ofKind(ErrDisagree, fmt.Errorf("rank %d has %d ranks per node, network %q, device %q and multicast %v, rank %d has %d, %q, %q and %v: they must agree",
+				c.rank, me.RanksPerNode, me.Net, me.Device, me.Multicast, r, h.RanksPerNode, h.Net, h.Device, h.Multicast))
 		}
 	}
 	mine, jerr := json.Marshal(me)
@@ -278,13 +278,13 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 // cut cuts the world into nodes.
 func (c *Comm) cut(reach [][]bool) (err error) {
 	if c.lsaSize, err = topo.LSASize(reach, c.opt.RanksPerNode); err != nil {
-		return fmt.Errorf("rank %d: %w", c.rank, err)
+		return ofKind(ErrCannot, fmt.Errorf("rank %d: %w", c.rank, err))
 	}
 	c.lsaRank = c.rank % c.lsaSize
 	if c.plugin.Powers().Mapped {
 		for r, ok := range reach[c.rank] {
 			if !ok {
-				return fmt.Errorf("rank %d: network %s reaches only memory that this process maps, and rank %d's it cannot map", c.rank, c.plugin.Name(), r)
+				return ofKind(ErrCannot, fmt.Errorf("rank %d: network %s reaches only memory that this process maps, and rank %d's it cannot map", c.rank, c.plugin.Name(), r))
 			}
 		}
 	}

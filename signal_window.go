@@ -59,7 +59,7 @@ func (c *Comm) RegisterSignals(ctx context.Context, signals int) (*SignalWindow,
 
 func (w *SignalWindow) alloc(signals int) (err error) {
 	if signals < 1 || signals > maxSignalWindow {
-		return fmt.Errorf("%d signals, 1 to %d are accepted", signals, maxSignalWindow)
+		return ofKind(ErrInvalid, fmt.Errorf("%d signals, 1 to %d are accepted", signals, maxSignalWindow))
 	}
 	dev, bytes := w.comm.dev, 8*signals
 	w.net, err = dev.AllocHost(bytes)

@@ -50,10 +50,10 @@ type offer struct {
 func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 	err := c.live("register")
 	if err == nil && b == nil {
-		err = errors.New("no buffer")
+		err = ofKind(ErrInvalid, errors.New("no buffer"))
 	}
 	if err == nil && b.comm != c {
-		err = fmt.Errorf("the buffer is of rank %d's communicator", b.comm.rank)
+		err = ofKind(ErrInvalid, fmt.Errorf("the buffer is of rank %d's communicator", b.comm.rank))
 	}
 	if err == nil {
 		err = b.use()
@@ -247,7 +247,7 @@ func (c *Comm) exchange(ctx context.Context, what string, mine bootstrap.Blob, r
 		if jerr := json.Unmarshal(b.Bytes, &o); jerr != nil {
 			err = cmp.Or(err, fmt.Errorf("what rank %d offers: %w", r, jerr))
 		} else if o.Err != "" {
-			err = cmp.Or(err, fmt.Errorf("rank %d refused: %s", r, o.Err))
+			err = cmp.Or(err, ofKind(ErrRefused, fmt.Errorf("rank %d refused: %s", r, o.Err)))
 		} else {
 			err = cmp.Or(err, read(r, b))
 		}

@@ -27,7 +27,7 @@ typedef uint64_t doorbell_handle; /* 0 is none */
 enum doorbell_code {
   DOORBELL_OK = 0,
   DOORBELL_TIMEOUT = 1,        /* no end within the timeout */
-  DOORBELL_INVALID = 2,        /* an argument: option, handle, pointer, size */
+  DOORBELL_INVALID = 2,        /* an argument or a variable of the environment: option, handle, pointer, size */
   DOORBELL_PEER_LOST = 3,      /* a rank is lost, or has left */
   DOORBELL_REMOTE_ERROR = 4,   /* of device calls: refused after it was posted */
   DOORBELL_ABORTED = 5,        /* the communicator was aborted */
@@ -37,7 +37,15 @@ enum doorbell_code {
   DOORBELL_CANNOT = 9,         /* the network or device cannot */
   DOORBELL_NOT_AVAILABLE = 10, /* the device is not here */
   DOORBELL_OUT_OF_MEMORY = 11,
-  DOORBELL_FAILED = 12         /* anything else: see the text */
+  DOORBELL_FAILED = 12,        /* anything else: see the text */
+  DOORBELL_BUSY = 13,          /* in use: try again when what uses it, a kernel or a window, has ended */
+  DOORBELL_DISAGREE = 14,      /* ranks asked for different things, or are of different versions, or two claim one number */
+  DOORBELL_REFUSED = 15,       /* another rank refused a collective call, for a reason that its own call returns */
+  DOORBELL_DENIED = 16,        /* another rank has another token */
+  DOORBELL_CUT_OFF = 17,       /* this rank does not reach the others, and has stopped */
+  DOORBELL_DEVICE = 18,        /* the GPU's driver failed, or a kernel did */
+  DOORBELL_SYSTEM = 19,        /* the operating system refused something */
+  DOORBELL_BROKEN = 20         /* a mistake in this library */
 };
 
 struct doorbell_info {
@@ -63,6 +71,9 @@ struct doorbell_cause {
 
 /* The last refusal of a call of this thread, "" if there was none. It stands until this thread's next call that fails. */
 const char *doorbell_last_error(void);
+
+/* What a code stands for, in a few words; "unknown code" for what is none. */
+const char *doorbell_code_text(int code);
 
 /* Join a job as one of its ranks. Collective. options is "name=value" with blanks between, or NULL; what it does not say comes
  * from the environment (DOORBELL_*, and what launchers set), then from defaults:

@@ -2,72 +2,94 @@
 
 package main
 
+/*
+#cgo CFLAGS: -I${SRCDIR}/../../include
+#define DOORBELL_TYPES_ONLY
+#include "doorbell.h"
+*/
+import "C"
+
 import (
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
+	"syscall"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/internal/device/cuda"
 )
 
 // errInvalid is wrapped by errors about an argument.
 var errInvalid = errors.New("invalid argument")
 
-// What functions return: enum doorbell_code.
-const (
-	codeOK           = 0
-	codeTimeout      = 1
-	codeInvalid      = 2
-	codePeerLost     = 3
-	codeAborted      = 5
-	codeRevoked      = 6
-	codeClosed       = 7
-	codeNotSupported = 8
-	codeCannot       = 9
-	codeNotAvailable = 10
-	codeOutOfMemory  = 11
-	codeFailed       = 12
-)
+// errBroken is wrapped by what guarded makes of a panic.
+var errBroken = errors.New("broken inside")
 
-// codeOf is an error's code. What ended a communicator tells more than what a call found of it, so that stands first.
+// codeOf is an error's doorbell_code. What ended a communicator tells more than what a call found of it, and that more than
+// what it was called with: so the order.
 func codeOf(err error) int {
-	var lost *bootstrap.PeerLostError
-	var left *bootstrap.DepartedError
-	is := func(target error) bool { return errors.Is(err, target) }
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
+	}
 	switch {
 	case err == nil:
-		return codeOK
+		return C.DOORBELL_OK
 	case is(errInvalid):
-		return codeInvalid
+		return C.DOORBELL_INVALID
+	case is(errBroken):
+		return C.DOORBELL_BROKEN
 	case is(doorbell.ErrAborted):
-		return codeAborted
+		return C.DOORBELL_ABORTED
 	case is(doorbell.ErrRevoked):
-		return codeRevoked
-	case errors.As(err, &lost), errors.As(err, &left):
-		return codePeerLost
-	case is(doorbell.ErrClosed):
-		return codeClosed
+		return C.DOORBELL_REVOKED
+	case is(bootstrap.ErrCutOff):
+		return C.DOORBELL_CUT_OFF
+	case as[*bootstrap.PeerLostError](err), as[*bootstrap.DepartedError](err):
+		return C.DOORBELL_PEER_LOST
+	case is(doorbell.ErrClosed, bootstrap.ErrClosed):
+		return C.DOORBELL_CLOSED
+	case is(bootstrap.ErrToken):
+		return C.DOORBELL_DENIED
+	case is(doorbell.ErrDisagree), as[*bootstrap.NameError](err), as[*bootstrap.MismatchError](err), as[*bootstrap.RankTakenError](err):
+		return C.DOORBELL_DISAGREE
+	case is(doorbell.ErrRefused), as[*bootstrap.RemoteError](err):
+		return C.DOORBELL_REFUSED
 	case is(doorbell.ErrNotSupported):
-		return codeNotSupported
+		return C.DOORBELL_NOT_SUPPORTED
 	case is(doorbell.ErrCannot):
-		return codeCannot
+		return C.DOORBELL_CANNOT
 	case is(doorbell.ErrNotAvailable):
-		return codeNotAvailable
+		return C.DOORBELL_NOT_AVAILABLE
 	case is(doorbell.ErrOutOfMemory):
-		return codeOutOfMemory
+		return C.DOORBELL_OUT_OF_MEMORY
+	case is(doorbell.ErrBusy):
+		return C.DOORBELL_BUSY
+	case as[*cuda.Error](err), as[*doorbell.KernelError](err):
+		return C.DOORBELL_DEVICE
 	case is(context.DeadlineExceeded):
-		return codeTimeout
+		return C.DOORBELL_TIMEOUT
+	case as[syscall.Errno](err):
+		return C.DOORBELL_SYSTEM
+	case is(doorbell.ErrInvalid):
+		return C.DOORBELL_INVALID
 	}
-	return codeFailed
+	return C.DOORBELL_FAILED
+}
+
+// as says whether an error is one of type E.
+func as[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
 }
 
 // guarded turns a panic into an error: it must not end somebody else's program.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("broken inside: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("%w: %v\n%s", errBroken, p, debug.Stack())
 		}
 	}()
 	return f()

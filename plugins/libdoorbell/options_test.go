@@ -3,16 +3,13 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/doorbell-net/doorbell"
-	"github.com/doorbell-net/doorbell/internal/bootstrap"
 )
 
 func TestOptionsAreRead(t *testing.T) {
@@ -49,33 +46,6 @@ func TestOptionsThatAreRefused(t *testing.T) {
 	} {
 		if _, err := parseNeeds(text); !errors.Is(err, errInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: %v, want %q in it", text, err, says)
-		}
-	}
-}
-
-// TestCodes: what ended a communicator tells more than what a call found of it.
-func TestCodes(t *testing.T) {
-	lost := &bootstrap.PeerLostError{Rank: 1, Cause: bootstrap.ErrSilent}
-	for _, c := range []struct {
-		err  error
-		code int
-	}{
-		{nil, codeOK},
-		{errors.New("something"), codeFailed},
-		{fmt.Errorf("wait: %w", context.DeadlineExceeded), codeTimeout},
-		{fmt.Errorf("barrier: %w", lost), codePeerLost},
-		{fmt.Errorf("barrier: %w", &bootstrap.DepartedError{Rank: 1}), codePeerLost},
-		{errors.Join(lost, doorbell.ErrAborted), codeAborted},
-		{errors.Join(context.DeadlineExceeded, doorbell.ErrRevoked), codeRevoked},
-		{doorbell.ErrOutOfMemory, codeOutOfMemory},
-		{doorbell.ErrNotAvailable, codeNotAvailable},
-		{doorbell.ErrNotSupported, codeNotSupported},
-		{doorbell.ErrCannot, codeCannot},
-		{doorbell.ErrClosed, codeClosed},
-		{guarded(func() error { panic("a mistake") }), codeFailed},
-	} {
-		if got := codeOf(c.err); got != c.code {
-			t.Errorf("%v: code %d, want %d", c.err, got, c.code)
 		}
 	}
 }

@@ -47,13 +47,17 @@ int main(int argc, char **argv) {
   void *device, *host;
   if (argc != 2) return 2;
 
+  for (int code = DOORBELL_OK; code <= DOORBELL_BROKEN; code++)
+    if (strcmp(doorbell_code_text(code), doorbell_code_text(-1)) == 0) return 7;
+  if (strcmp(doorbell_code_text(DOORBELL_BROKEN + 1), "unknown code") != 0) return 8;
+
   /* What is wrong is named, before anybody is waited for. */
   REFUSED(DOORBELL_INVALID, "comm is NULL", doorbell_open(argv[1], NULL));
   REFUSED(DOORBELL_INVALID, "no option \"colour\"", doorbell_open("colour=red", &comm));
   REFUSED(DOORBELL_INVALID, "name=value", doorbell_open("net", &comm));
   REFUSED(DOORBELL_INVALID, "stands twice", doorbell_open("net=shm net=tcp", &comm));
   REFUSED(DOORBELL_INVALID, "timeout=soon", doorbell_open("timeout=soon", &comm));
-  REFUSED(DOORBELL_FAILED, "rank 5 of 2", doorbell_open("rank=5 size=2", &comm));
+  REFUSED(DOORBELL_INVALID, "rank 5 of 2", doorbell_open("rank=5 size=2", &comm));
   REFUSED(DOORBELL_INVALID, "handle 0: nothing", doorbell_barrier(none));
 
   OK(doorbell_open(argv[1], &comm));
@@ -68,14 +72,20 @@ int main(int argc, char **argv) {
   REFUSED(DOORBELL_INVALID, "17 bytes at 4080 of a buffer of 4096", doorbell_read(b, 4080, bytes, 17));
   REFUSED(DOORBELL_INVALID, "a buffer, want a communicator", doorbell_barrier(b));
   REFUSED(DOORBELL_INVALID, "less than 2^63", doorbell_alloc(comm, ~0ull, &w));
-  REFUSED(DOORBELL_FAILED, "0 bytes", doorbell_alloc(comm, 0, &w));
+  REFUSED(DOORBELL_INVALID, "0 bytes", doorbell_alloc(comm, 0, &w));
 
   REFUSED(DOORBELL_INVALID, "of another version", doorbell_register(comm, b, &w, window, 32));
   OK(doorbell_register(comm, b, &w, window, sizeof window));
   OK(doorbell_register_signals(comm, 16, &s, signals, sizeof signals));
-  REFUSED(DOORBELL_FAILED, "windows stand on it", doorbell_free(b));
+  REFUSED(DOORBELL_BUSY, "windows stand on it", doorbell_free(b));
   REFUSED(DOORBELL_INVALID, "no option \"sugnals\"", doorbell_devcomm_create(comm, "sugnals=8", &dc, dev, sizeof dev));
-  REFUSED(DOORBELL_FAILED, "2000 contexts asked for", doorbell_devcomm_create(comm, "contexts=2000", &dc, dev, sizeof dev));
+  REFUSED(DOORBELL_INVALID, "2000 contexts asked for", doorbell_devcomm_create(comm, "contexts=2000", &dc, dev, sizeof dev));
+  if (info.rank == 0)
+    REFUSED(DOORBELL_INVALID, "-1 signals asked for", doorbell_devcomm_create(comm, "signals=-1", &dc, dev, sizeof dev));
+  else
+    REFUSED(DOORBELL_REFUSED, "rank 0 refused", doorbell_devcomm_create(comm, "", &dc, dev, sizeof dev));
+  REFUSED(DOORBELL_DISAGREE, "they must agree", doorbell_devcomm_create(comm, info.rank == 0 ? "signals=1" : "signals=2", &dc, dev, sizeof dev));
+  REFUSED(DOORBELL_NOT_SUPPORTED, "not built yet", doorbell_open("rank=0 size=1 backend=gdaki", &none));
   OK(doorbell_devcomm_create(comm, "contexts=2 signals=8 counters=1 barriers=1 sharing=block", &dc, dev, sizeof dev));
   OK(doorbell_get_cause(dc, &cause));
   if (cause.status != DOORBELL_OK) return 5;
