@@ -29,8 +29,11 @@
 //
 // What needs a heap or a run-time is refused, all at once, each with its place, how a kernel comes to it, and what to
 // write instead: make, append, variables whose address outlives them, maps, channels, interfaces, strings but in a panic,
-// goroutines, defer, recursion, package variables other than gpu.Shared. So are orders and scopes that are not constants
-// once functions are specialised, loops that wait by plain loads, and kernels of which nothing is left.
+// goroutines, defer, recursion, package variables other than gpu.Shared and tables. So are orders and scopes that are not
+// constants once functions are specialised, loops that wait by plain loads, and kernels of which nothing is left.
+//
+// A table is a package variable that is not exported, of numbers and bools (var weights = [...]float32{...}), made of constants
+// and written nowhere. It becomes constant memory, of which a package's kernels have 64 KiB.
 //
 // # Where it differs from Go
 //

@@ -257,8 +257,7 @@ func (e *emitter) value(v ssa.Value) string {
 	case *ssa.Const:
 		return e.constant(v)
 	case *ssa.Global:
-		e.minorf(e.pos, "package variable %s in device code: use a constant, an argument, or a gpu.Shared", v.RelString(e.f.Package().Pkg))
-		return "null"
+		return e.table(v)
 	case *ssa.Function:
 		e.minorf(e.pos, "function value %s in device code: call it, or pass it to a function that is called directly", v.Name())
 		return "null"

@@ -122,7 +122,7 @@ func (s *spaces) global(made string, known map[string]bool) bool {
 				return false
 			}
 		}
-		return len(edges) > 0
+		return len(edges) > 0 && len(edges) == strings.Count(m[1], "[ ") // an address that is an expression is none of global memory
 	}
 	if m := selects.FindStringSubmatch(made); m != nil {
 		return operand(m[1]) && operand(m[2])

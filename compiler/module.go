@@ -44,6 +44,8 @@ type module struct {
 	used    map[string]bool
 	shared  map[*ssa.Global]string
 	sharedN int64
+	tables  map[*ssa.Global]string
+	tablesN int64
 	decls   map[string]bool
 	strs    map[string]string
 	meta    []string
@@ -51,7 +53,7 @@ type module struct {
 }
 
 func newModule(r *reporter, opt Options, unroll map[place]int) *module {
-	m := &module{reporter: r, opt: opt, unroll: unroll, units: map[spec]*unit{}, used: map[string]bool{}, shared: map[*ssa.Global]string{},
+	m := &module{reporter: r, opt: opt, unroll: unroll, units: map[spec]*unit{}, used: map[string]bool{}, shared: map[*ssa.Global]string{}, tables: map[*ssa.Global]string{},
 		decls: map[string]bool{}, strs: map[string]string{}, files: map[string]string{}}
 	if opt.Debug {
 		m.meta = []string{
@@ -116,13 +118,18 @@ func (m *module) str(s string) string {
 		return n
 	}
 	n := fmt.Sprintf("@.str%d", len(m.strs))
-	var b strings.Builder
-	for _, c := range []byte(s) {
-		fmt.Fprintf(&b, `\%02X`, c)
-	}
-	fmt.Fprintf(&m.globals, "%s = private unnamed_addr addrspace(1) constant [%d x i8] c\"%s\\00\"\n", n, len(s)+1, b.String())
+	fmt.Fprintf(&m.globals, "%s = private unnamed_addr addrspace(1) constant [%d x i8] c\"%s\\00\"\n", n, len(s)+1, quoted([]byte(s)))
 	m.strs[s] = n
 	return n
+}
+
+// quoted is bytes as LLVM's text has them.
+func quoted(bytes []byte) string {
+	var b strings.Builder
+	for _, c := range bytes {
+		fmt.Fprintf(&b, `\%02X`, c)
+	}
+	return b.String()
 }
 
 // text is the whole module.

@@ -44,7 +44,7 @@ func TestSemantics(t *testing.T) {
 		cases  int
 	}{
 		"Integers": {sample.Integers, cases}, "Conversions": {sample.Conversions, cases}, "Floats": {sample.Floats, cases},
-		"Values": {sample.Values, cases}, "Floats_Cases3": {sample.Floats, 3},
+		"Values": {sample.Values, cases}, "Floats_Cases3": {sample.Floats, 3}, "Tables": {sample.Tables, cases},
 	} {
 		in := in[:k.cases*sample.Inputs]
 		want := make([]uint64, k.cases*sample.Outputs)

@@ -21,5 +21,6 @@ var (
 	FloatsKernel      = gpu.NewKernel("Floats", Floats, kernelsPTX).
 				Variant("Floats_Cases3", func(a *Args) bool { return a.Cases == 3 })
 	IntegersKernel = gpu.NewKernel("Integers", Integers, kernelsPTX)
+	TablesKernel   = gpu.NewKernel("Tables", Tables, kernelsPTX)
 	ValuesKernel   = gpu.NewKernel("Values", Values, kernelsPTX)
 )

@@ -279,3 +279,43 @@ outer:
 }
 
 func split(p pair) (uint64, uint8) { return p.b, p.a }
+
+// A row of the table that Tables looks things up in.
+type row struct {
+	small int8
+	wide  [3]uint64
+	f     float32
+	flag  bool
+}
+
+var (
+	rows = [5]row{
+		{-1, [3]uint64{1, 1 << 63, 3}, 0.5, true}, {small: -128, f: -2.25}, {wide: [3]uint64{2: 1<<64 - 1}}, {127, [3]uint64{7, 8, 9}, 1e-30, true},
+	}
+	powers = [...]float64{1, 10, 100, 1e22, 0.1, -1}
+	primes = [16]uint16{2, 3, 5, 7, 11, 13, 17, 19, 0xffff}
+)
+
+// Tables looks up what was given at compile time by numbers that were not.
+//
+//gpu:kernel
+func Tables(t gpu.Thread, a Args) {
+	for i := range a.Cases {
+		in, w := a.at(i)
+		for k := range 4 {
+			v := in.At(k).Load()
+			r := &rows[v%5]
+			w.put(uint64(r.small))
+			w.put(r.wide[v>>8%3])
+			w.put(uint64(math.Float32bits(r.f)))
+			w.flag(r.flag)
+			w.put(math.Float64bits(powers[v>>16%6]))
+			w.put(uint64(primes[v>>24%16]))
+		}
+		sum := uint16(0)
+		for _, p := range primes {
+			sum = sum*3 + p
+		}
+		w.put(uint64(sum))
+	}
+}

@@ -99,4 +99,4 @@ func Recovers(t gpu.Thread, a Args) {
 
 var kept *uint32
 
-func keep(p *uint32) { kept = p } // want: package variable kept in device code: use a constant, an argument, or a gpu.Shared
+func keep(p *uint32) { kept = p } // want: package variable kept in device code, which is no table of constants: it is a *uint32

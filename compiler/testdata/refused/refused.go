@@ -18,7 +18,25 @@ type Args struct {
 	F   float64
 }
 
-var table = [4]uint32{1, 2, 3, 4}
+var (
+	written  = [4]uint32{1, 2, 3, 4}
+	computed = [4]uint32{1, uint32(len(written)), uint32(time.Now().Second()), 4}
+	Exported = [4]uint32{1, 2, 3, 4}
+	kept     = [4]uint32{1, 2, 3, 4}
+	keeper   = &kept
+	taken    = [4]uint32{1, 2, 3, 4}
+	inside   [2]pair
+	links    [2]*uint32
+	large    = [64<<10 + 1]uint8{1}
+)
+
+type pair struct{ u, v uint32 }
+
+func write(i int) {
+	written[i] = 5
+	inside[i].v = 6
+	keeper[i] = 7
+}
 
 var mu sync.Mutex
 
@@ -70,8 +88,15 @@ func fact(n uint32) uint32 {
 
 //gpu:kernel
 func Outside(t gpu.Thread, a Args) {
-	a.Out.Store(table[a.N&3]) // want: package variable table in device code
-	mu.Lock()                 // want: call of (*sync.Mutex).Lock, which is not device code: use SyncBlock
+	a.Out.Store(written[a.N&3])                           // want: package variable written in device code, which is no table of constants: it is written at testdata/refused/refused.go:
+	a.Out.Store(computed[a.N&3])                          // want: package variable computed in device code, which is no table of constants: it is made of more than constants at
+	a.Out.Store(Exported[a.N&3])                          // want: package variable Exported in device code, which is no table of constants: it is exported, so another package may write it
+	a.Out.Store(kept[a.N&3])                              // want: package variable kept in device code, which is no table of constants: its address is kept at
+	a.Out.Store(gpu.PtrTo(&taken[0]).At(int(a.N)).Load()) // want: package variable taken in device code, which is no table of constants: its address is taken at
+	a.Out.Store(inside[a.N&1].v)                          // want: package variable inside in device code, which is no table of constants: it is written at
+	a.Out.Store(uint32(*links[a.N&1]))                    // want: package variable links in device code, which is no table of constants: it is a [2]*uint32, and integers, floats, bools
+	a.Out.Store(uint32(large[a.N]))                       // want: package variables of the kernels take 65552 bytes with large: constant memory has 65536
+	mu.Lock()                                             // want: call of (*sync.Mutex).Lock, which is not device code: use SyncBlock
 	var w uint32
 	atomic.AddUint32(&w, 1)            // want: call of sync/atomic.AddUint32, which is not device code: use gpu.Load, gpu.Store
 	time.Sleep(1)                      // want: call of time.Sleep, which is not device code: use Thread.Clock and Thread.Idle
