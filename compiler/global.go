@@ -57,7 +57,7 @@ var (
 	loadsPtr    = regexp.MustCompile(`^load ptr, ptr (%[\w.]+)`)
 	indexes     = regexp.MustCompile(`^getelementptr (?:inbounds |nuw |nusw )*[^%@]*?, ptr (%[\w.]+)`)
 	phiOf       = regexp.MustCompile(`^phi ptr (.*)`)
-	phiEdge     = regexp.MustCompile(`\[ ([^,]+), %[\w.]+ \]`)
+	phiEdge     = regexp.MustCompile(`\[ (.+?), %(?:[\w.]+|"[^"]+") \]`) // the value may be an expression, the label a function's name
 	selects     = regexp.MustCompile(`^select i1 [^,]+, ptr ([^,]+), ptr ([^,]+)`)
 	orderedLine = regexp.MustCompile(`asm sideeffect "((?:ld|st|atom|red)\.\w+\.\w+)(\.[^"]*", "[^"]*"\()ptr(?: [a-z]+)* (%[\w.]+)`)
 )
@@ -122,7 +122,7 @@ func (s *spaces) global(made string, known map[string]bool) bool {
 				return false
 			}
 		}
-		return len(edges) > 0 && len(edges) == strings.Count(m[1], "[ ") // an address that is an expression is none of global memory
+		return len(edges) > 0
 	}
 	if m := selects.FindStringSubmatch(made); m != nil {
 		return operand(m[1]) && operand(m[2])

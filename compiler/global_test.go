@@ -30,6 +30,10 @@ func TestToGlobal(t *testing.T) {
 		"loop":             {"%a = load ptr, ptr %args\n  br label %l\nl:\n  %p = phi ptr [ %a, %entry ], [ %n, %l ]\n  %n = getelementptr i8, ptr %p, i64 8", true},
 		"loop to local": {"%a = load ptr, ptr %args\n  %s = alloca [8 x i8]\n  br label %l\nl:\n  %p = phi ptr [ %a, %entry ], [ %n, %l ]\n" +
 			"  %n = select i1 %c, ptr %p, ptr %s", false},
+		"loop from an inlined block": {"%a = load ptr, ptr %args\n  %s = alloca [8 x i8]\n  br label %l\nl:\n" +
+			"  %p = phi ptr [ %a, %entry ], [ %s, %\"(*k.T).f.exit\" ]", false},
+		"loop to a table": {"%a = load ptr, ptr %args\n  br label %l\nl:\n" +
+			"  %p = phi ptr [ %a, %entry ], [ getelementptr (i8, ptr addrspacecast (ptr addrspace(4) @t to ptr), i64 4), %l ]", false},
 		"loop of nothing": {"br label %l\nl:\n  %p = phi ptr [ %x, %entry ], [ %p, %l ]", false},
 	} {
 		text := "declare void @f()\n\ndefine ptx_kernel void @K(ptr %args) {\nentry:\n  " + c.body +
