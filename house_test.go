@@ -22,6 +22,7 @@ var floors = []house.Floor{
 		{Path: "plugins", Program: true},
 		{Path: "bench", Program: true},
 		{Path: "bench/kernels"},
+		{Path: "bench/bulk"},
 		{Path: "deploy", Program: true},
 		{Path: "docs", Program: true},
 		{Path: "tools", Program: true},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Written by go test ./bench/gpu -update. DO NOT EDIT.
-// The arguments of the kernels in bench/kernels, as Go lays them out.
+// The arguments of the kernels in bench, as Go lays them out.
 #pragma once
 #include "../../include/doorbell/abi.cuh"
 
@@ -87,5 +87,39 @@ static_assert(offsetof(post_args, Span) == 448);
 static_assert(offsetof(post_args, Step) == 456);
 static_assert(offsetof(post_args, Signal) == 464);
 static_assert(offsetof(post_args, reserved4) == 468);
+
+struct copy_args {
+  dev_comm DC;
+  window Send;
+  window Recv;
+  uint64_t Bytes;
+  uint32_t * Refused;
+  int32_t Peer;
+};
+static_assert(sizeof(copy_args) == 400 && alignof(copy_args) == 8);
+static_assert(offsetof(copy_args, DC) == 0);
+static_assert(offsetof(copy_args, Send) == 296);
+static_assert(offsetof(copy_args, Recv) == 336);
+static_assert(offsetof(copy_args, Bytes) == 376);
+static_assert(offsetof(copy_args, Refused) == 384);
+static_assert(offsetof(copy_args, Peer) == 392);
+
+struct bulk_copy_args {
+  window Send;
+  window Recv;
+  uint64_t Bytes;
+  uint64_t Timeout;
+  uint32_t * Failed;
+  int32_t Peer;
+  int32_t reserved6;
+};
+static_assert(sizeof(bulk_copy_args) == 112 && alignof(bulk_copy_args) == 8);
+static_assert(offsetof(bulk_copy_args, Send) == 0);
+static_assert(offsetof(bulk_copy_args, Recv) == 40);
+static_assert(offsetof(bulk_copy_args, Bytes) == 80);
+static_assert(offsetof(bulk_copy_args, Timeout) == 88);
+static_assert(offsetof(bulk_copy_args, Failed) == 96);
+static_assert(offsetof(bulk_copy_args, Peer) == 104);
+static_assert(offsetof(bulk_copy_args, reserved6) == 108);
 
 }  // namespace doorbell

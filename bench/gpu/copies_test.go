@@ -7,15 +7,18 @@ package gpu_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/bench/bulk"
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
@@ -24,43 +27,70 @@ import (
 	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
-// TestCopies: copies of a window to an LSA peer by so many blocks hold what was sent, to the byte. On a GPU it prints what they
-// move, beside copies of the same bytes that the host queues.
+// launch is one launch of a kernel with its arguments.
+type launch func(st *doorbell.Stream, blocks int) error
+
+// launcher is a kernel's launches of so many warps a block.
+func launcher[A any](k gpu.Kernel[A], warps int, a A) launch {
+	return func(st *doorbell.Stream, blocks int) error {
+		return doorbell.Launch(st, k, doorbell.Grid{Blocks: blocks, Warps: warps}, a)
+	}
+}
+
+// TestCopies: copies of a window to an LSA peer by so many blocks hold what was sent, to the byte. On a GPU those in CUDA C++
+// are held likewise, and lines for tools/measure say what each moves, measured in turn.
 func TestCopies(t *testing.T) {
 	for _, on := range []struct {
-		device string
-		bytes  int
-		blocks []int
-	}{{"soft", 1<<20 + 17, []int{1, 3, 16}}, {"cuda", 256 << 20, []int{1, 2, 4, 8, 16, 32, 64, 132}}} {
+		device       string
+		bytes, warps int
+		blocks       []int
+	}{{"soft", 1<<20 + 17, 2, []int{1, 3, 16}}, {"cuda", 128 << 20, 32, []int{1, 2, 4, 8, 16, 32, 64, 132}}} {
 		t.Run(on.device, func(t *testing.T) {
+			code := ""
 			if on.device == "cuda" {
 				needGPU(t)
+				code = string(must(os.ReadFile("copies.ptx"))(t))
 			}
+			// All kernels there are, before the device loads them.
+			raw, twin := gpu.NewKernel("RawCopy", kernels.Copy, code), gpu.NewKernel("Copy", kernels.Copy, code)
+			bulkTwin := gpu.NewKernel("BulkCopy", bulk.BulkCopy, code)
 			c := open(t, 1, on.device)[0]
 			send, recv := window(t, c, on.bytes), window(t, c, on.bytes)
 			refused := must(c.Alloc(4))(t)
 			dc := must(c.DevComm(t.Context(), doorbell.Needs{Signals: 1}))(t)
+			a := kernels.CopyArgs{DC: dc.Device(), Send: send.Device(), Recv: recv.Device(), Bytes: uint64(on.bytes), Refused: gpu.Cast[uint32](refused.Ptr())}
 			pattern := make([]byte, on.bytes)
-			random := rand.NewChaCha8([32]byte{byte(testenv.Random(t).Uint64())})
-			random.Read(pattern)
+			rand.NewChaCha8([32]byte{byte(testenv.Random(t).Uint64())}).Read(pattern)
 			check(t, send.Buffer().Write(0, pattern))
 			st := c.Stream()
-			warps := 32
-			if on.device == "soft" {
-				warps = 2
-			}
-			a := kernels.CopyArgs{DC: dc.Device(), Send: send.Device(), Recv: recv.Device(), Bytes: uint64(on.bytes), Refused: gpu.Cast[uint32](refused.Ptr())}
-			for _, blocks := range on.blocks {
-				check(t, recv.Buffer().Write(0, make([]byte, on.bytes)))
-				took := timed(t, st, func() error {
-					return doorbell.Launch(st, kernels.CopyKernel, doorbell.Grid{Blocks: blocks, Warps: warps}, a)
-				})
-				got := make([]byte, on.bytes)
-				check(t, recv.Buffer().Read(0, got))
-				if !bytes.Equal(got, pattern) {
-					t.Errorf("%d blocks: what came is not what was sent", blocks)
+			sixteens := on.bytes &^ 15
+			b := bulk.BulkCopyArgs{Send: a.Send, Recv: a.Recv, Bytes: uint64(sixteens), Timeout: uint64(limit), Failed: a.Refused}
+			for _, k := range []struct {
+				name         string
+				bytes        int
+				ours, theirs launch
+			}{
+				{"LSA copy, %d blocks, unrolled", on.bytes, launcher(kernels.CopyKernel, on.warps, a), launcher(raw, on.warps, a)},
+				{"LSA copy, %d blocks, twin", on.bytes, launcher(kernels.CopyKernel, on.warps, a), launcher(twin, on.warps, a)},
+				{"bulk copy, %d blocks, twin", sixteens, launcher(bulk.BulkCopyKernel, 1, b), launcher(bulkTwin, 1, b)},
+			} {
+				for _, blocks := range on.blocks {
+					name := fmt.Sprintf(k.name, blocks)
+					for who, l := range []launch{k.ours, k.theirs} {
+						check(t, recv.Buffer().Write(0, make([]byte, k.bytes)))
+						check(t, errors.Join(l(st, blocks), st.Wait(t.Context())))
+						got := make([]byte, k.bytes)
+						if check(t, recv.Buffer().Read(0, got)); !bytes.Equal(got, pattern[:k.bytes]) {
+							t.Errorf("%s, number %d: what came is not what was sent", name, who)
+						}
+					}
+					if on.device != "cuda" {
+						continue // both are the same function there
+					}
+					moved := inTurn(t, st, k.ours, k.theirs, blocks, k.bytes)
+					line := must(json.Marshal(map[string]any{"case": name, "ours": moved[0], "theirs": moved[1]}))(t)
+					fmt.Printf("pair: %s\n", line)
 				}
-				t.Logf("LSA copy, %d blocks: %.1f GB/s", blocks, float64(on.bytes)/took.Seconds()/1e9)
 			}
 			var n [4]byte
 			check(t, refused.Read(0, n[:]))
@@ -69,6 +99,18 @@ func TestCopies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// inTurn is what ours and theirs move, GB/s, measured in turn.
+func inTurn(t *testing.T, st *doorbell.Stream, ours, theirs launch, blocks, n int) (moved [2][]float64) {
+	t.Helper()
+	for range 5 {
+		for i, l := range []launch{ours, theirs} {
+			took := timed(t, st, func() error { return l(st, blocks) })
+			moved[i] = append(moved[i], float64(n)/took.Seconds()/1e9)
+		}
+	}
+	return moved
 }
 
 // timed is the time of a launch among several, back to back.

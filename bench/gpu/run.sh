@@ -16,13 +16,15 @@ cd "$here"
 rounds=${ROUNDS:-4}
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d '.')
 
-nvcc -O3 -std=c++17 -arch="$arch" -ptx bench/gpu/twins.cu -o twins.ptx &
+for t in twins copies; do
+	nvcc -O3 -std=c++17 -arch="$arch" -ptx "bench/gpu/$t.cu" -o "$t.ptx" &
+done
 nvcc -O3 -std=c++17 -arch="$arch" -o floors bench/gpu/floors.cu -lcuda &
 cp include/testdata/calls.cu cxx/
 for p in pingpong alltoall calls; do
 	nvcc -O3 -std=c++17 -arch="$arch" -I include -o "cxx/$p" "cxx/$p.cu" ./libdoorbell.so -lpthread &
 done
-wait -n && wait -n && wait -n && wait -n && wait -n
+for _ in twins copies floors pingpong alltoall calls; do wait -n; done
 
 {
 	nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader

@@ -33,6 +33,7 @@ func (c *gpuCase) inTurns() bool { return c.peer != "" && c.theirs == "" }
 type gpuRun struct {
 	bench  result
 	floors map[string]floor
+	pairs  map[string]turns
 	load   load
 }
 
@@ -64,6 +65,9 @@ const (
 	twin          = " --ptx twins.ptx"
 	inTurn        = twin + " --pairs 16"
 )
+
+// fewer is how many rounds are enough of commands that take long.
+var fewer = map[string]int{loadCommand: 3, pairsCommand: 1}
 
 func gpuP50(r *gpuRun) float64  { return r.bench.Rows[0].P50 }
 func gpuMin(r *gpuRun) float64  { return r.bench.Rows[0].Min }
@@ -120,6 +124,7 @@ func gpuCases() []gpuCase {
 		all = append(all, gpuCase{fmt.Sprintf("post, %d B, %s, twin", p.bytes, p.label), "device time of a put, posted back to back", "ns", "less", "at most 1.03x",
 			postCommand, nsPerPut(p.label, p.bytes), nvcc, postCommand + twin, nsPerPut(p.label, p.bytes)})
 	}
+	all = append(all, copyCases()...)
 	for _, f := range []string{flag, "stream write to kernel to cpu", "two kernels, flag, relaxed", "two kernels, flag, release", "two kernels, 8 B and flag, release", word, word + ", over places"} {
 		all = append(all, gpuCase{name: "floor: " + f, what: "round trip, nothing of ours", unit: "us", better: "less", ours: floorsCommand, pick: floorP50(f, 1)})
 	}
@@ -152,7 +157,7 @@ func runGPU(dir string, out io.Writer, rounds int, only string, share bool) erro
 	var failed []error
 	for round := range rounds {
 		for _, cmd := range commands {
-			if cmd == loadCommand && round >= 3 {
+			if n, few := fewer[cmd]; few && round >= n {
 				continue
 			}
 			r, err := runCommand(dir, cmd)
@@ -195,9 +200,10 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 			continue
 		}
 		if c.inTurns() {
-			for rows := r.bench.Rows; len(rows) > 1; rows = rows[2:] {
-				ours, theirs = append(ours, rows[0].P50), append(theirs, rows[1].P50)
-				ratios = append(ratios, rows[0].P50/rows[1].P50)
+			p := c.turnsOf(r)
+			ours, theirs = append(ours, p.Ours...), append(theirs, p.Theirs...)
+			for i := range p.Ours {
+				ratios = append(ratios, p.Ours[i]/p.Theirs[i])
 			}
 			continue
 		}
@@ -267,6 +273,9 @@ func runCommand(dir, cmd string) (*gpuRun, error) {
 			return nil, fmt.Errorf("it printed no load: line: %s", out)
 		}
 		return r, json.NewDecoder(bytes.NewReader(rest)).Decode(&r.load)
+	case pairsCommand:
+		r.pairs, err = readPairs(out)
+		return r, err
 	}
 	if err := json.Unmarshal(out, &r.bench); err != nil {
 		return nil, err

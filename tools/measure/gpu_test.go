@@ -40,6 +40,17 @@ esac`)
 		!strings.Contains(got, `"rounds":4`) { // of what is measured in turn, a pair is a round
 		t.Errorf("rows:\n%s", got)
 	}
+	fakeProgram(t, dir, "gpu.test", `echo 'pair: {"case":"bulk copy, 16 blocks, twin","ours":[8,6,9],"theirs":[4,4,4]}'`)
+	out.Reset()
+	if err := runGPU(dir, &out, 2, "bulk copy, 16 "); err != nil || !strings.Contains(out.String(), `"ratio":{"min":1.5,"median":2,"max":2.25}`) || !strings.Contains(out.String(), `"rounds":3,`) {
+		t.Errorf("%v, rows of pairs:\n%s", err, out.String())
+	}
+	for _, bad := range []string{"nothing", `pair: {"case":"x","ours":[1],"theirs":[]}`, "pair: 3"} {
+		fakeProgram(t, dir, "gpu.test", "echo '"+bad+"'")
+		if err := runGPU(dir, &out, 1, "bulk copy, 16 "); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":false,"error":"a byte is wrong","rows":[{"bytes":8,"p50_us":5}]}'`)
 	out.Reset()
 	if err := runGPU(dir, &out, 1, "put + signal", false); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
