@@ -85,7 +85,7 @@ func progLSA(r *rank) {
 	fillPattern(send.Buffer().Bytes(), r.Rank())
 	fill(recv.Buffer().Bytes(), canary)
 	r.sync()
-	r.start(doorbell.Grid{Blocks: 1, Warps: 3}, func(t gpu.Thread) {
+	r.startLanes(doorbell.Grid{Blocks: 1, Warps: 3}, func(t gpu.Thread) {
 		d := dc.Device()
 		c, lsa := gin.Open(&d, 1), gin.LSA(&d)
 		first := d.Rank - d.LSARank
@@ -95,7 +95,7 @@ func progLSA(r *rank) {
 			for kind, co := range []gin.Coop{gin.ByThread(t), gin.ByWarp(t), gin.ByBlock(t)} {
 				dst, src := uint64(8+k+kind), uint64(2*k+kind)
 				for p := range lsa.Ranks {
-					if kind == 2 || t.Warp() == 1 { // thread and warp: one of the block does it
+					if kind == 2 || t.Warp() == 1 && (kind == 1 || t.Lane() == 0) { // thread and warp: one of the block does it
 						ok(c.LSAPut(co, p, recv.Device(), uint64(d.Rank-first)*slot+dst, send.Device().Base.Byte(src), uint64(n)), "LSA put of %d", n)
 						ok(c.LSASignal(co, p, 1, 5), "LSA signal")
 					}
@@ -103,7 +103,7 @@ func progLSA(r *rank) {
 				sent += 5 * uint64(lsa.Ranks)
 				by := gin.ByBlock(t)
 				ok(c.WaitSignal(by, 1, sent, 64, gin.FromTeam(lsa)), "wait")
-				if t.Warp() == 0 {
+				if t.Index() == 0 {
 					for p := range int(lsa.Ranks) {
 						fill(want, canary)
 						for i := range n {

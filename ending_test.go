@@ -277,7 +277,7 @@ func TestKernelPanic(t *testing.T) {
 	c := local(t, 1, doorbell.Options{})[0]
 	for _, g := range []doorbell.Grid{one, {Blocks: 5, Warps: 3}, {Blocks: 5, Warps: 3, Cooperative: true}} {
 		st := c.Stream()
-		k := kernel("broken", func(t gpu.Thread) {
+		k := laneKernel("broken", func(t gpu.Thread) {
 			if t.Block() == t.Blocks()/2 && t.Warp() == t.Warps()-1 {
 				var none []int
 				_ = none[t.Block()+7]

@@ -113,25 +113,25 @@ func progLLA2A(r *rank) {
 
 // progLLA2ABlock is a session of a block's threads: each of them sends and receives its share of the slots.
 func progLLA2ABlock(r *rank) {
-	const warps, rounds = 3, 60
+	const warps, lanes, rounds = 3, 3 * gpu.WarpSize, 60
 	n := int32(r.LSASize())
-	dc := r.devComm(doorbell.Needs{LLA2ABlocks: 2, LLA2ASlots: int(n) * warps})
+	dc := r.devComm(doorbell.Needs{LLA2ABlocks: 2, LLA2ASlots: int(n) * lanes})
 	first := dc.Device()
 	first.LLState.At(1).Store(abi.LLState{Epoch: 1<<32 - 30})
 	r.sync()
-	r.start(doorbell.Grid{Blocks: 2, Warps: warps, Cooperative: true}, func(t gpu.Thread) {
+	r.startLanes(doorbell.Grid{Blocks: 2, Warps: warps, Cooperative: true}, func(t gpu.Thread) {
 		d := dc.Device()
 		c, lsa := gin.Open(&d, 0), gin.LSA(&d)
 		l, s := c.LLA2A(gin.ByBlock(t), t.Block())
 		ok(s, "session")
 		for i := range uint64(rounds) {
 			for p := range n {
-				ok(l.Send(p, lsa.Rank*warps+t.Warp(), draw(100*lsa.Rank+p, uint64(t.Warp()), i)), "send")
+				ok(l.Send(p, lsa.Rank*lanes+t.Index(), draw(100*lsa.Rank+p, uint64(t.Index()), i)), "send")
 			}
 			for p := range n {
-				v, s := l.Recv(p*warps+t.Warp(), gin.FromPeer(lsa, p))
+				v, s := l.Recv(p*lanes+t.Index(), gin.FromPeer(lsa, p))
 				ok(s, "receive")
-				if want := draw(100*p+lsa.Rank, uint64(t.Warp()), i); v != want {
+				if want := draw(100*p+lsa.Rank, uint64(t.Index()), i); v != want {
 					panic(fmt.Sprintf("round %d: %#x from LSA rank %d, want %#x", i, v, p, want))
 				}
 			}

@@ -21,7 +21,7 @@ func TestTeamworkInWarps(t *testing.T) {
 			lanes := warps * gpu.WarpSize
 			dc := r.devComm(doorbell.Needs{Barriers: 4, LLA2ABlocks: 1, LLA2ASlots: r.Size() * lanes})
 			w := r.window(8 * lanes)
-			r.start(doorbell.Grid{Blocks: 1, Warps: warps}, func(t gpu.Thread) {
+			r.startLanes(doorbell.Grid{Blocks: 1, Warps: warps}, func(t gpu.Thread) {
 				d := dc.Device()
 				c, lsa, world, block := gin.Open(&d, 0), gin.LSA(&d), gin.World(&d), gin.ByBlock(t)
 				l, s := c.LLA2A(block, 0)

@@ -186,18 +186,37 @@ func (r *rank) drop(things ...io.Closer) {
 	}
 }
 
-// kernel makes a kernel of a function.
+// kernel makes a kernel of a function, which the first lane of each warp runs; laneKernel has all lanes run it.
 func kernel(name string, f func(gpu.Thread)) gpu.Kernel[struct{}] {
+	return laneKernel(name, func(t gpu.Thread) {
+		if t.Lane() == 0 {
+			f(t)
+		}
+	})
+}
+
+func laneKernel(name string, f func(gpu.Thread)) gpu.Kernel[struct{}] {
 	return gpu.NewKernel(name, func(t gpu.Thread, _ struct{}) { f(t) }, "")
 }
 
-// start launches f on the rank's stream; wait waits for what was launched.
+// start launches f on the rank's stream, for the first lane of each warp; wait waits for what was launched.
 func (r *rank) start(g doorbell.Grid, f func(gpu.Thread)) {
+	r.Helper()
+	r.launch(g, kernel(r.Name(), f))
+}
+
+// startLanes is start for all lanes.
+func (r *rank) startLanes(g doorbell.Grid, f func(gpu.Thread)) {
+	r.Helper()
+	r.launch(g, laneKernel(r.Name(), f))
+}
+
+func (r *rank) launch(g doorbell.Grid, k gpu.Kernel[struct{}]) {
 	r.Helper()
 	if r.st == nil {
 		r.st = r.Stream()
 	}
-	r.must(doorbell.Launch(r.st, kernel(r.Name(), f), g, struct{}{}))
+	r.must(doorbell.Launch(r.st, k, g, struct{}{}))
 }
 
 func (r *rank) wait() {
@@ -205,7 +224,7 @@ func (r *rank) wait() {
 	r.must(r.st.Wait(r.ctx))
 }
 
-// run runs f by one warp.
+// run runs f by one thread.
 func (r *rank) run(f func(gpu.Thread)) {
 	r.Helper()
 	r.start(one, f)

@@ -15,7 +15,7 @@ func progCoop(r *rank) {
 	recv, send := r.window(r.Size()*blocks*1024), r.window(blocks*1024)
 	fillPattern(send.Buffer().Bytes(), r.Rank())
 	r.sync()
-	r.start(doorbell.Grid{Blocks: blocks, Warps: warps, Cooperative: true}, func(t gpu.Thread) {
+	r.startLanes(doorbell.Grid{Blocks: blocks, Warps: warps, Cooperative: true}, func(t gpu.Thread) {
 		d := dc.Device()
 		c, world, block := gin.Open(&d, t.Block()), gin.World(&d), gin.ByBlock(t)
 		at := uint64(t.Block()) * 1024
@@ -28,7 +28,9 @@ func progCoop(r *rank) {
 		// Each warp's call is one, and so is each thread's.
 		for p := range world.Ranks {
 			ok(c.Signal(gin.ByWarp(t), world, p, gin.StrongInc(1)), "signal by warp")
-			ok(c.PutValue(gin.ByThread(t), world, p, recv.Device(), slot(d.Rank)+800+8*uint64(t.Warp()), uint64(t.Warp()+1), 8, gin.StrongAdd(1, 100)), "value by thread")
+			if t.Lane() == 0 {
+				ok(c.PutValue(gin.ByThread(t), world, p, recv.Device(), slot(d.Rank)+800+8*uint64(t.Warp()), uint64(t.Warp()+1), 8, gin.StrongAdd(1, 100)), "value by thread")
+			}
 		}
 		n := uint64(world.Ranks)
 		ok(c.WaitSignal(block, 0, n, 64, gin.FromTeam(world)), "wait by block")

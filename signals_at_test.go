@@ -113,7 +113,7 @@ func progShadows(r *rank) {
 	dc := r.devComm(doorbell.Needs{Contexts: 2, Signals: 3, Barriers: 1})
 	n := uint64(r.Size())
 	for launch := range uint64(3) {
-		r.start(doorbell.Grid{Blocks: 1, Warps: 2}, func(t gpu.Thread) {
+		r.startLanes(doorbell.Grid{Blocks: 1, Warps: 2}, func(t gpu.Thread) {
 			d, co := dc.Device(), gin.ByBlock(t)
 			c, world := gin.Open(&d, 1), gin.World(&d)
 			for round := range uint64(20) {
