@@ -47,6 +47,7 @@ func BulkCopy(t gpu.Thread, a BulkCopyArgs) {
 	for k := range Stages {
 		a.in(t, r, k, first+uint64(k)*step)
 	}
+	to := gin.LSAPointer(a.Recv, a.Peer, 0)
 	stage, parity := 0, uint32(0)
 	for off := first; off < a.Bytes; off += step {
 		if !a.filled(t, &r.full[stage], parity) {
@@ -58,7 +59,7 @@ func BulkCopy(t gpu.Thread, a BulkCopyArgs) {
 			gpu.WaitBulkRead()
 			a.in(t, r, (stage+Stages-1)%Stages, off+(Stages-1)*step)
 		}
-		gpu.CopyBulkOut(t, gin.LSAPointer(a.Recv, a.Peer, off), gpu.PtrTo(&r.bytes[stage][0]), a.piece(off))
+		gpu.CopyBulkOut(t, to.Byte(off), gpu.PtrTo(&r.bytes[stage][0]), a.piece(off))
 		gpu.CommitBulk()
 		if stage++; stage == Stages {
 			stage, parity = 0, parity^1

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # bench/gpu/bundle.sh DIR: puts all that bench/gpu/run.sh needs into DIR, for a machine that has a GPU and a toolkit, and
-# no Go. On that machine: DIR/run.sh [OUT]. Needs gcc, for the C library.
+# no Go. On that machine: DIR/run.sh [OUT], or DIR/run.sh --peers [OUT] on two GPUs. Needs gcc, for the C library. DEEPEP, a
+# clone of DeepEP, goes along for that run, at DEEPEP_REV (HEAD if it is not set; peers/deepep.sh is for v1.2.1).
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: bench/gpu/bundle.sh DIR" >&2; exit 2; }
 mkdir -p "$1"
@@ -15,8 +16,14 @@ go test -c -o "$dir/cuda.test" ./internal/device/cuda
 go test -c -o "$dir/gpu.test" ./bench/gpu
 go test -c -o "$dir/gintest.test" ./internal/gintest
 CGO_ENABLED=1 go build -buildmode=c-shared -o "$dir/libdoorbell.so" ./plugins/libdoorbell
-mkdir -p "$dir/bench/gpu"
+mkdir -p "$dir/bench/gpu/peers" "$dir/peers"
 cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"
+cp bench/gpu/peers/*.cu "$dir/bench/gpu/peers/"
+cp bench/gpu/peers/deepep.sh "$dir/peers/"
+if [ -n "${DEEPEP-}" ]; then
+	mkdir -p "$dir/deepep"
+	git -C "$DEEPEP" archive "${DEEPEP_REV:-HEAD}" | tar -x -C "$dir/deepep"
+fi
 cp -r include examples/cxx "$dir/"
 cp bench/kernels/kernels_gpuc.ptx "$dir/"
-cp bench/gpu/run.sh "$dir/"
+cp bench/gpu/run.sh bench/gpu/peers.sh "$dir/"

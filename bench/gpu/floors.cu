@@ -4,47 +4,15 @@
 // two kernels of one GPU. A line of JSON each; samples are means of 16 trips, as the benches' are. Every wait ends after
 // so many polls. Build: nvcc -O3 -std=c++17 -arch=sm_90 -o floors bench/gpu/floors.cu -lcuda
 #include <cuda.h>
-#include <cuda_runtime.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
-#include <vector>
 
-constexpr int mean_of = 16, samples = 512, warm = 32;
+#include "trips.cuh"
+
 constexpr size_t area = 8 << 20;
-constexpr uint64_t gpu_polls = 1 << 23, cpu_polls = 1ull << 31;
-
-#define CHECK(x)                                                                       \
-  do {                                                                                 \
-    if (int e = int(x)) {                                                              \
-      fprintf(stderr, "floors: line %d: %s: error %d\n", __LINE__, #x, e);             \
-      exit(1);                                                                         \
-    }                                                                                  \
-  } while (0)
-
-__device__ __forceinline__ uint64_t acquire(const uint64_t *p) {
-  uint64_t v;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
-__device__ __forceinline__ void relaxed(uint64_t *p, uint64_t v) { asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-__device__ __forceinline__ void release(uint64_t *p, uint64_t v) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-__device__ __forceinline__ void add_release(uint64_t *p, uint64_t v) { asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-__device__ __forceinline__ uint64_t now_ns() {
-  uint64_t t;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
-  return t;
-}
-__device__ __forceinline__ bool await(const uint64_t *p, uint64_t v) {
-  for (uint64_t n = 0; n < gpu_polls; n++)
-    if (acquire(p) >= v) return true;
-  return false;
-}
+constexpr uint64_t cpu_polls = 1ull << 31;
 
 // echo answers each value at in by the same at out.
 __global__ void echo(const uint64_t *in, uint64_t *out, uint64_t trips) {
@@ -53,8 +21,6 @@ __global__ void echo(const uint64_t *in, uint64_t *out, uint64_t trips) {
     relaxed(out, i);
   }
 }
-
-enum kind { flag_relaxed, flag_release, word_release, word_add };
 
 __device__ __forceinline__ int multiprocessor() {
   int id;
@@ -67,30 +33,7 @@ template <kind k>
 __global__ void trip(uint64_t *mine, uint64_t *theirs, const uint64_t *from, uint64_t *to, bool first, uint32_t *ns, uint64_t trips, int sm,
                      int *taken) {
   if (sm >= 0 && (multiprocessor() != sm || atomicExch(taken, 1))) return;
-  uint64_t last = now_ns();
-  for (uint64_t i = 1; i <= trips; i++) {
-    if (!first && !await(mine, i)) return;
-    if (k >= word_release) *to = *from;
-    if (k == flag_relaxed) relaxed(theirs, i);
-    if (k == flag_release || k == word_release) release(theirs, i);
-    if (k == word_add) add_release(theirs, 1);
-    if (first && !await(mine, i)) return;
-    if (i % mean_of == 0 && ns) {
-      uint64_t now = now_ns();
-      ns[i / mean_of - 1] = uint32_t((now - last) / mean_of);
-      last = now;
-    }
-  }
-}
-
-static void print(const char *name, std::vector<double> us, bool whole) {
-  if (!whole) {
-    printf("{\"floor\":\"%s\",\"error\":\"a wait ended at its limit\"}\n", name);
-    exit(1);
-  }
-  us.erase(us.begin(), us.begin() + warm);
-  std::sort(us.begin(), us.end());
-  printf("{\"floor\":\"%s\",\"p50_us\":%.4f,\"min_us\":%.4f}\n", name, us[us.size() / 2], us[0]);
+  ping<k>(mine, theirs, from, to, first, ns, trips);
 }
 
 static bool spin(volatile uint64_t *p, uint64_t v) {
@@ -116,7 +59,7 @@ static void cpu_trips(const char *name, volatile uint64_t *back, F send) {
     }
     us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / mean_of);
   }
-  print(name, us, whole);
+  print(name, whole ? us : std::vector<double>{});
 }
 
 // place is where the two kernels run, and how far apart their words lie, in lines.
@@ -127,7 +70,7 @@ struct place {
 
 template <kind k>
 static std::vector<double> gpu_trips(uint64_t *mem, cudaStream_t *st, place at) {
-  uint32_t *ns, *host;
+  uint32_t *ns;
   uint64_t trips = uint64_t(samples) * mean_of;
   CHECK(cudaMalloc(&ns, samples * 4));
   CHECK(cudaMemset(ns, 0, samples * 4));
@@ -139,20 +82,15 @@ static std::vector<double> gpu_trips(uint64_t *mem, cudaStream_t *st, place at) 
   trip<k><<<blocks, 1, 0, st[0]>>>(flag[0], flag[1], from[0], to[1], true, ns, trips, at.sm[0], taken);
   trip<k><<<blocks, 1, 0, st[1]>>>(flag[1], flag[0], from[1], to[0], false, nullptr, trips, at.sm[1], taken + 8);
   CHECK(cudaDeviceSynchronize());
-  CHECK(cudaMallocHost(&host, samples * 4));
-  CHECK(cudaMemcpy(host, ns, samples * 4, cudaMemcpyDefault));
-  std::vector<double> us;
-  for (int i = 0; i < samples; i++) us.push_back(host[i] / 1e3);
-  if (host[samples - 1] == 0) us.clear();
+  std::vector<double> us = sampled(ns);
   CHECK(cudaFree(ns));
-  CHECK(cudaFreeHost(host));
   return us;
 }
 
 template <kind k>
 static void near_trips(const char *name, uint64_t *mem, cudaStream_t *st) {
   auto us = gpu_trips<k>(mem, st, {{-1, -1}, 4});
-  print(name, us, !us.empty());
+  print(name, us);
 }
 
 // far_trips goes over places: the second level of the cache has two halves, and multiprocessors and lines belong to one.
@@ -162,7 +100,7 @@ static void far_trips(const char *name, uint64_t *mem, cudaStream_t *st) {
   for (int apart : {4, 37, 1031, 4099})
     for (auto sm : {std::pair<int, int>{0, 1}, {0, 16}, {2, 65}, {33, 98}, {64, 131}, {90, 14}}) {
       auto us = gpu_trips<k>(mem, st, {{sm.first, sm.second}, apart});
-      if (us.empty()) return print(name, us, false);
+      if (us.empty()) return print(name, us);
       std::sort(us.begin(), us.end());
       medians.push_back(us[us.size() / 2]);
       fprintf(stderr, "multiprocessors %d and %d, words %d lines apart: %.3f us\n", sm.first, sm.second, apart, medians.back());

@@ -8,8 +8,13 @@
 # Writes OUT/gpu.jsonl (rows as tools/measure's) and OUT/summary.txt. Needs an NVIDIA GPU, its driver and nvcc; changes no
 # setting of the GPU. At most ten minutes on one GPU; LIMIT is the seconds that measuring may take. Exit: 0 all ran and every byte
 # was right, whatever the figures are.
+# run.sh --peers [OUT] measures two GPUs instead, beside NCCL, NVSHMEM and DeepEP: see peers.sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+if [ "${1-}" = --peers ]; then
+	shift
+	exec "$here/peers.sh" "$@"
+fi
 out=${1:-$here/out}
 mkdir -p "$out"
 cd "$here"

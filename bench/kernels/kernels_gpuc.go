@@ -24,6 +24,7 @@ var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
 var (
 	AllToAllKernel  = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX, kernelsCubins...)
 	BandwidthKernel = gpu.NewKernel("Bandwidth", Bandwidth, kernelsPTX, kernelsCubins...)
+	BarriersKernel  = gpu.NewKernel("Barriers", Barriers, kernelsPTX, kernelsCubins...)
 	CheckKernel     = gpu.NewKernel("Check", Check, kernelsPTX, kernelsCubins...)
 	CopyKernel      = gpu.NewKernel("Copy", Copy, kernelsPTX, kernelsCubins...)
 	FillKernel      = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)

@@ -9,9 +9,27 @@ import (
 	"strings"
 )
 
+// gpuPages is what figures of GPUs are called, and what they are of.
+var gpuPages = []struct{ file, title, text string }{
+	{"gpu.jsonl", "On a GPU", "Ranks are of one process on one GPU, so that nothing crosses NVLink, where a case does not say more. A twin is the same kernel in CUDA C++, launched by the same\n" +
+		"host code on the same memory (`bench/gpu/*.cu`); floors are bare kernels (`bench/gpu/floors.cu`)."},
+	{"gpu-peers.jsonl", "Two GPUs over NVLink", "Two ranks, a process and a GPU each, beside bare kernels, NCCL, NVSHMEM and DeepEP in the same run\n" +
+		"(`bench/gpu/peers`). Nothing was multicast, and there was no NIC."},
+}
+
 // gpuPage adds the figures of GPUs, where there are some.
 func gpuPage(p func(string, ...any), dir fs.FS) error {
-	rows, err := lines[row](dir, "gpu.jsonl")
+	for _, g := range gpuPages {
+		if err := gpuSets(p, dir, g.file, g.title, g.text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gpuSets adds a file's figures, by day and machine.
+func gpuSets(p func(string, ...any), dir fs.FS, file, title, text string) error {
+	rows, err := lines[row](dir, file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -19,9 +37,8 @@ func gpuPage(p func(string, ...any), dir fs.FS) error {
 		return err
 	}
 	for _, set := range split(rows) {
-		p("## On a GPU, %s: %s\n", set[0].Date, set[0].Machine)
-		p("Ranks are of one process on one GPU, so that nothing crosses NVLink, where a case does not say more. A twin is the same kernel")
-		p("in CUDA C++, launched by the same host code on the same memory (`bench/gpu/twins.cu`); floors are bare kernels (`bench/gpu/floors.cu`).\n")
+		p("## %s, %s: %s\n", title, set[0].Date, set[0].Machine)
+		p("%s\n", text)
 		p("| case | ours: median, minimum | beside it: median, minimum | ratio: median (min - max) | target | verdict | rounds |")
 		p("|---|---|---|---|---|---|---|")
 		for _, r := range set {

@@ -59,13 +59,14 @@ func page(dir fs.FS) ([]byte, error) {
 <!-- Made by tools/benchpage from bench/results. Do not edit. -->
 # What it costs
 
-No figure here crossed a wire: rows named tcp went over the loopback interface, all others through memory. But for those
-under "On a GPU", kernels ran as goroutines on CPU cores: these are figures of one machine and of our software's own cost.
+No figure here crossed a network's wire: rows named tcp went over the loopback interface, all others through memory. But for those
+of GPUs, kernels ran as goroutines on CPU cores: these are figures of one machine and of our software's own cost.
 Each was measured beside the peer in its row, in turn, in one run.
 
     go run ./tools/measure -out bench/results/spine.jsonl    # ours and the C peers, round by round
     bench/peers/run --json > bench/results/peers.jsonl       # UCX, Open MPI and bare C by themselves
     bench/gpu/bundle.sh DIR; DIR/run.sh                      # on a GPU: ours, its twins in CUDA C++, bare kernels
+    DIR/run.sh --peers                                       # on two GPUs: ours, bare kernels, NCCL, NVSHMEM, DeepEP
     go run ./tools/benchpage                                 # this page
 
 How rows are to be read: [peers](peers/README.md) for the others; for ours, ranks are processes bound to a core each (unless a

@@ -43,6 +43,10 @@ func TestPage(t *testing.T) {
 	if got, err = page(dir); err != nil || !strings.Contains(string(got), "| **g**: w | 2, 1 us | twin: 2, 1 us | 1.5x (1 - 2) | at most 1.1x | **missed** | 3 |") {
 		t.Errorf("no GPU's row, %v:\n%s", err, got)
 	}
+	dir["gpu-peers.jsonl"] = dir["gpu.jsonl"]
+	if got, err = page(dir); err != nil || strings.Count(string(got), "| **g**: w |") != 2 || !strings.Contains(string(got), "## Two GPUs over NVLink, ") {
+		t.Errorf("no rows of two GPUs, %v:\n%s", err, got)
+	}
 	dir["spine.jsonl"] = &fstest.MapFile{Data: []byte("{")}
 	if _, err := page(dir); err == nil {
 		t.Error("a torn line accepted")

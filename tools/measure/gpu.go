@@ -41,6 +41,7 @@ type floor struct {
 	Floor string
 	P50   float64 `json:"p50_us"`
 	Min   float64 `json:"min_us"`
+	GBps  float64
 	Error string
 }
 
@@ -67,7 +68,7 @@ const (
 )
 
 // fewer is how many rounds are enough of commands that take long.
-var fewer = map[string]int{loadCommand: 3, pairsCommand: 1}
+var fewer = map[string]int{loadCommand: 3, pairsCommand: 1, deepepCommand: 1}
 
 func gpuP50(r *gpuRun) float64  { return r.bench.Rows[0].P50 }
 func gpuMin(r *gpuRun) float64  { return r.bench.Rows[0].Min }
@@ -131,15 +132,15 @@ func gpuCases() []gpuCase {
 	return all
 }
 
-// runGPU measures on one GPU, and over all of them, with the programs that bench/gpu/bundle.sh put into dir. share is overGPUs'.
-func runGPU(dir string, out io.Writer, rounds int, only string, share bool) error {
+// runGPU measures what pick chooses for so many GPUs, with the programs that bench/gpu/bundle.sh put into dir.
+func runGPU(dir string, out io.Writer, rounds int, only string, pick func(gpus int) []gpuCase) error {
 	gpus, err := visibleGPUs()
 	if err != nil {
 		return err
 	}
 	var cases []gpuCase
 	var commands []string
-	for _, c := range append(gpuCases(), overGPUs(len(gpus), share)...) {
+	for _, c := range pick(len(gpus)) {
 		if !strings.Contains(c.name, only) {
 			continue
 		}
@@ -151,6 +152,9 @@ func runGPU(dir string, out io.Writer, rounds int, only string, share bool) erro
 		}
 	}
 	gpu, driver, _ := strings.Cut(strings.TrimSpace(gpus[0]), ", ")
+	if len(gpus) > 1 {
+		gpu = fmt.Sprintf("%d x %s", len(gpus), gpu)
+	}
 	where := gpu + ", driver " + driver + "; " + machine()
 	loadBefore := systemLoad()
 	runs := map[string][]*gpuRun{}
@@ -172,7 +176,8 @@ func runGPU(dir string, out io.Writer, rounds int, only string, share bool) erro
 	for _, c := range cases {
 		row, ok := c.row(runs)
 		if !ok {
-			continue // its command failed, and that was said
+			fmt.Fprintf(os.Stderr, "left out, without a figure: %s\n", c.name)
+			continue
 		}
 		row.Machine, row.Load = where, loadBefore
 		row.Date = time.Now().UTC().Format(time.DateOnly)
@@ -191,7 +196,7 @@ func runGPU(dir string, out io.Writer, rounds int, only string, share bool) erro
 // row is the case's line, of the rounds in which both sides ran.
 func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 	row := Row{Case: c.name, What: c.what, Unit: c.unit, Better: c.better, Target: c.target, Command: "doorbell " + c.ours}
-	if !strings.HasPrefix(c.ours, "bench ") {
+	if !ofCommand(c.ours) {
 		row.Command = c.ours
 	}
 	var ours, theirs, ratios []float64
@@ -216,8 +221,8 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 		}
 		ours = append(ours, c.pick(r))
 	}
-	if len(ours) == 0 {
-		return row, false
+	if len(ours) == 0 || slices.Contains(ours, 0) || slices.Contains(theirs, 0) {
+		return row, false // a command has no such figure
 	}
 	row.Rounds, row.Ours = len(ours), statOf(ours)
 	for _, r := range runs[c.ours] {
@@ -228,21 +233,52 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 	if len(theirs) > 0 {
 		t, r := statOf(theirs), statOf(ratios)
 		row.Peer, row.Theirs, row.Ratio, row.PeerCmd = c.peer, &t, &r, c.theirs
-		if strings.HasPrefix(c.theirs, "bench ") {
+		if ofCommand(c.theirs) {
 			row.PeerCmd = "doorbell " + c.theirs
 		}
 	}
 	return row, true
 }
 
+// ofCommand says whether a command is one of doorbell's.
+func ofCommand(cmd string) bool {
+	return strings.HasPrefix(cmd, "bench ") || strings.HasPrefix(cmd, "run ")
+}
+
+// readFloors reads lines of JSON, those that have the mark and from there on.
+func (r *gpuRun) readFloors(out []byte, mark string) error {
+	for line := range bytes.Lines(out) {
+		_, text, marked := bytes.Cut(line, []byte(mark))
+		if !marked {
+			continue
+		}
+		var f floor
+		if err := json.Unmarshal(text, &f); err != nil || f.Error != "" {
+			return fmt.Errorf("line %q: %w %s", line, err, f.Error)
+		}
+		r.floors[f.Floor] = f
+	}
+	if len(r.floors) == 0 {
+		return fmt.Errorf("it printed no figure: %s", out)
+	}
+	return nil
+}
+
 // runCommand runs a command of a case once.
 func runCommand(dir, cmd string) (*gpuRun, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	limit := 40 * time.Second
+	if cmd == deepepCommand {
+		limit = 150 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	args := strings.Fields(cmd)
 	program := filepath.Join(dir, args[0])
 	if args[0] == "bench" {
 		program, args = filepath.Join(dir, "doorbell"), append([]string{"", "bench"}, append(args[1:], "--json")...)
+	}
+	if args[0] == "run" {
+		program, args = filepath.Join(dir, "doorbell"), append([]string{""}, args...)
 	}
 	c := exec.CommandContext(ctx, program, args[1:]...)
 	c.Dir = dir
@@ -258,15 +294,10 @@ func runCommand(dir, cmd string) (*gpuRun, error) {
 	}
 	r := &gpuRun{floors: map[string]floor{}}
 	switch cmd {
-	case floorsCommand:
-		for line := range bytes.Lines(out) {
-			var f floor
-			if err := json.Unmarshal(line, &f); err != nil || f.Error != "" {
-				return nil, fmt.Errorf("line %q: %w %s", line, err, f.Error)
-			}
-			r.floors[f.Floor] = f
-		}
-		return r, nil
+	case floorsCommand, rawCommand, ncclCommand, nvshmemCommand, deepepCommand:
+		return r, r.readFloors(out, "")
+	case lsaPeers:
+		return r, r.readFloors(out, "figure: ")
 	case loadCommand:
 		_, rest, ok := bytes.Cut(out, []byte("load: "))
 		if !ok {

@@ -30,7 +30,7 @@ func TestGPURows(t *testing.T) {
 esac`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
-	err := runGPU(dir, &out, 2, "put + signal", false)
+	err := runGPU(dir, &out, 2, "put + signal", onGPUs(false))
 	if err == nil || !strings.Contains(err.Error(), "no such kernel") {
 		t.Errorf("a command's failure is not told: %v", err)
 	}
@@ -42,18 +42,18 @@ esac`)
 	}
 	fakeProgram(t, dir, "gpu.test", `echo 'pair: {"case":"bulk copy, 16 blocks, twin","ours":[8,6,9],"theirs":[4,4,4]}'`)
 	out.Reset()
-	if err := runGPU(dir, &out, 2, "bulk copy, 16 "); err != nil || !strings.Contains(out.String(), `"ratio":{"min":1.5,"median":2,"max":2.25}`) || !strings.Contains(out.String(), `"rounds":3,`) {
+	if err := runGPU(dir, &out, 2, "bulk copy, 16 ", onGPUs(false)); err != nil || !strings.Contains(out.String(), `"ratio":{"min":1.5,"median":2,"max":2.25}`) || !strings.Contains(out.String(), `"rounds":3,`) {
 		t.Errorf("%v, rows of pairs:\n%s", err, out.String())
 	}
 	for _, bad := range []string{"nothing", `pair: {"case":"x","ours":[1],"theirs":[]}`, "pair: 3"} {
 		fakeProgram(t, dir, "gpu.test", "echo '"+bad+"'")
-		if err := runGPU(dir, &out, 1, "bulk copy, 16 "); err == nil {
+		if err := runGPU(dir, &out, 1, "bulk copy, 16 ", onGPUs(false)); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":false,"error":"a byte is wrong","rows":[{"bytes":8,"p50_us":5}]}'`)
 	out.Reset()
-	if err := runGPU(dir, &out, 1, "put + signal", false); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
+	if err := runGPU(dir, &out, 1, "put + signal", onGPUs(false)); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
 		t.Errorf("wrong bytes made rows: %v\n%s", err, out.String())
 	}
 }
@@ -83,7 +83,37 @@ func TestOverGPUs(t *testing.T) {
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":true,"rows":[{"bytes":8,"gpus":2,"p50_us":5}]}'`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
-	if err := runGPU(dir, &out, 1, "2 ranks, pingpong", false); err != nil || strings.Count(out.String(), `"gpus":2`) != 2 {
+	if err := runGPU(dir, &out, 1, "2 ranks, pingpong", onGPUs(false)); err != nil || strings.Count(out.String(), `"gpus":2`) != 2 {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// TestPeerRows: rows of two GPUs come from the peers' programs and from ours under a launcher, whose lines bear a rank; a program
+// that is not there costs its rows alone.
+func TestPeerRows(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "peers"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fakeProgram(t, dir, "nvidia-smi", `echo 'Fake GPU, 1.2.3
+Fake GPU, 1.2.3'`)
+	fakeProgram(t, dir, "peers/raw", `echo '{"floor":"two GPUs, copy engine","GBps":400}
+{"floor":"two GPUs, stores, 16 blocks","GBps":350}'`)
+	fakeProgram(t, dir, "doorbell", `echo '[1] PASS
+[0] figure: {"floor":"LSA copy to the other GPU, 16 blocks","GBps":300}'`)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	var out strings.Builder
+	if err := runGPU(dir, &out, 2, "LSA copy, 16 blocks", func(int) []gpuCase { return peerCases() }); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{`"ratio":{"min":0.75,"median":0.75,"max":0.75}`, `"ours":{"min":300,`, `"theirs":{"min":350,`, "2 x Fake GPU, driver 1.2.3", `"command":"doorbell run -n 2`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	err := runGPU(dir, &out, 1, "NVLink: LSA barrier", func(int) []gpuCase { return peerCases() })
+	if err == nil || !strings.Contains(err.Error(), "peers/nccl") || out.Len() > 0 {
+		t.Errorf("without NCCL: %v, rows\n%s", err, out.String())
 	}
 }

@@ -22,6 +22,11 @@ func visibleGPUs() ([]string, error) {
 	return lines, nil
 }
 
+// onGPUs chooses the cases of one GPU, and those over all that there are. share is overGPUs'.
+func onGPUs(share bool) func(gpus int) []gpuCase {
+	return func(gpus int) []gpuCase { return append(gpuCases(), overGPUs(gpus, share)...) }
+}
+
 // overGPUs are cases of 2, 4 and 8 ranks. Where there are as many GPUs, each rank is a process on one of its own; else, if they
 // may share, they are of one process on one GPU: a dry run of the same programs, in which nothing crosses between GPUs.
 func overGPUs(gpus int, share bool) (all []gpuCase) {

@@ -31,8 +31,13 @@ func main() {
 	only := flag.String("case", "", "run only cases whose name contains `TEXT`")
 	gpu := flag.String("gpu", "", "measure on a GPU instead, with the programs in `DIR`, as bench/gpu/run.sh does")
 	share := flag.Bool("share", false, "with -gpu, also run the cases of more ranks than there are GPUs, all ranks on one: a dry run")
+	peers := flag.Bool("peers", false, "with -gpu, measure two GPUs, beside NCCL, NVSHMEM and DeepEP, as bench/gpu/run.sh --peers does")
 	flag.Parse()
-	if err := run(*out, *rounds, *only, *gpu, *share); err != nil {
+	pick := onGPUs(*share)
+	if *peers {
+		pick = func(int) []gpuCase { return peerCases() }
+	}
+	if err := run(*out, *rounds, *only, *gpu, pick); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
 		os.Exit(1)
 	}
@@ -77,7 +82,8 @@ type env struct {
 	cpus          [2]string
 }
 
-func run(out string, rounds int, only, gpu string, share bool) (err error) {
+// run measures cases, or with gpu those that pick chooses for its GPUs, with the programs in that folder.
+func run(out string, rounds int, only, gpu string, pick func(gpus int) []gpuCase) (err error) {
 	to := os.Stdout
 	if out != "" {
 		if to, err = os.OpenFile(out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
@@ -86,7 +92,7 @@ func run(out string, rounds int, only, gpu string, share bool) (err error) {
 		defer to.Close()
 	}
 	if gpu != "" {
-		return runGPU(gpu, to, rounds, only, share)
+		return runGPU(gpu, to, rounds, only, pick)
 	}
 	dir, err := os.MkdirTemp("", "doorbell-measure")
 	if err != nil {
