@@ -65,6 +65,9 @@ func Store[T Word](p Ptr[T], v T, _ Order, _ Scope) {
 // On a GPU it must not be used on host memory, nor host atomics on device memory: neither is atomic against the other
 // over PCIe.
 func AtomicAdd[T Int](p Ptr[T], v T, _ Order, _ Scope) T {
+	if checked {
+		p.checkOwner()
+	}
 	if is64[T]() {
 		return from64[T](atomic.AddUint64(as64(p), to64(v))) - v
 	}
@@ -73,6 +76,9 @@ func AtomicAdd[T Int](p Ptr[T], v T, _ Order, _ Scope) T {
 
 // AtomicCAS puts next where old is and says whether it was there.
 func AtomicCAS[T Int](p Ptr[T], old, next T, _ Order, _ Scope) bool {
+	if checked {
+		p.checkOwner()
+	}
 	if is64[T]() {
 		return atomic.CompareAndSwapUint64(as64(p), to64(old), to64(next))
 	}
@@ -81,6 +87,9 @@ func AtomicCAS[T Int](p Ptr[T], old, next T, _ Order, _ Scope) bool {
 
 // AtomicExch puts v into *p and returns what was there.
 func AtomicExch[T Int](p Ptr[T], v T, _ Order, _ Scope) T {
+	if checked {
+		p.checkOwner()
+	}
 	if is64[T]() {
 		return from64[T](atomic.SwapUint64(as64(p), to64(v)))
 	}

@@ -73,6 +73,13 @@ func (p Ptr[T]) checkAligned() {
 	}
 }
 
+// checkOwner panics where an atomic would be none on a GPU: on memory of the host.
+func (p Ptr[T]) checkOwner() {
+	if err := lockstep.HostAtomic(p.Addr()); err != nil {
+		panic(err)
+	}
+}
+
 func (p Ptr[T]) alignment() uint64 {
 	switch any(p).(type) {
 	case Ptr[U32x4]:

@@ -36,3 +36,4 @@ func match(Thread, uint64) uint32 { return 1 }
 func elect(Thread) bool { return true }
 
 func (p Ptr[T]) checkAligned() {}
+func (p Ptr[T]) checkOwner()   {}

@@ -54,6 +54,7 @@ var (
 func TestBrokenKernelIsRefused(t *testing.T) {
 	var at *place // what the message must name
 	var vectors [32]uint32
+	words, _ := hostWords(t)
 	for _, c := range []struct {
 		name   string
 		grid   device.Grid
@@ -152,6 +153,11 @@ func TestBrokenKernelIsRefused(t *testing.T) {
 			at.line(1)
 			gpu.AtomicAdd(gpu.Cast[uint64](gpu.PtrTo(&vectors[0]).Byte(4+16-gpu.PtrTo(&vectors[0]).Addr()%16)), 1, gpu.Relaxed, gpu.ScopeGPU)
 		}, []string{"multiples of 8"}},
+		{"an atomic on memory of the host", warp, func(t gpu.Thread) {
+			gpu.Store(words.At(1), 1, gpu.Release, gpu.ScopeSys) // accepted, as loads are
+			at.line(1)
+			gpu.AtomicMax(words.At(1), 2, gpu.Relaxed, gpu.ScopeSys)
+		}, []string{"atomic of the device", "memory of the host"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at = new(place)
@@ -166,6 +172,46 @@ func TestBrokenKernelIsRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// hostWords is memory of the host, and what frees it.
+func hostWords(t *testing.T) (words gpu.Ptr[uint64], free func()) {
+	t.Helper()
+	m, err := soft.New(soft.Options{}).AllocHost(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free = sync.OnceFunc(func() {
+		if err := m.Free(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(free)
+	return gpu.Cast[uint64](m.Ptr()), free
+}
+
+// TestHostAtomics: the host does atomics on its memory, also in the hook that a waiting kernel calls; and memory that was freed is
+// nobody's.
+func TestHostAtomics(t *testing.T) {
+	words, free := hostWords(t)
+	gpu.AtomicAdd(words, 1, gpu.Relaxed, gpu.ScopeSys)
+	d := soft.New(soft.Options{})
+	d.SetProgress(func() bool {
+		gpu.AtomicAdd(words, 1, gpu.Relaxed, gpu.ScopeSys)
+		return false
+	})
+	s := d.NewStream()
+	k := gpu.NewKernel(t.Name(), func(t gpu.Thread, _ struct{}) { t.Idle(0, 0) }, "")
+	if err := errors.Join(s.Launch(k.Bind(struct{}{}), warp), s.Wait(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if n := gpu.Load(words, gpu.Acquire, gpu.ScopeSys); n != 1+uint64(gpu.WarpSize) {
+		t.Errorf("%d atomics of the host, want %d", n, 1+gpu.WarpSize)
+	}
+	free()
+	if err := launch(t, warp, func(gpu.Thread) { gpu.AtomicAdd(words, 1, gpu.Relaxed, gpu.ScopeSys) }); err != nil {
+		t.Error(err)
 	}
 }
 

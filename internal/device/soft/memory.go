@@ -11,6 +11,7 @@ import (
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/lockstep"
 	"github.com/doorbell-net/doorbell/internal/sys"
 )
 
@@ -96,12 +97,15 @@ func isFar(fd int) bool {
 	return err == nil && strings.Contains(name, farName)
 }
 
-func (d *Device) Alloc(bytes int) (device.Memory, error) { return d.take(bytes, d.opt.Far) }
+func (d *Device) Alloc(bytes int) (device.Memory, error) {
+	m, err := d.alloc(bytes, d.opt.Far)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
 
-// AllocHost is Alloc of memory that the host has a view of.
-func (d *Device) AllocHost(bytes int) (device.Memory, error) { return d.take(bytes, false) }
-
-func (d *Device) take(bytes int, far bool) (device.Memory, error) {
+func (d *Device) alloc(bytes int, far bool) (*memory, error) {
 	if bytes <= 0 {
 		return nil, fmt.Errorf("alloc: %d bytes asked for, at least 1 is accepted", bytes)
 	}
@@ -124,6 +128,23 @@ func (d *Device) take(bytes int, far bool) (device.Memory, error) {
 		m.bytes = slab(bytes)
 	}
 	d.live.Add(1)
+	return m, nil
+}
+
+// AllocHost is Alloc of memory that the host has a view of. Where warps have lanes, kernels are held to a GPU's rules, and do no
+// atomics on it.
+func (d *Device) AllocHost(bytes int) (device.Memory, error) {
+	m, err := d.alloc(bytes, false)
+	if err != nil {
+		return nil, err
+	}
+	if gpu.WarpSize > 1 {
+		forget := lockstep.HostMemory(m.Ptr().Addr(), uint64(bytes))
+		m.onFree = func() {
+			forget()
+			d.live.Add(-1)
+		}
+	}
 	return m, nil
 }
 
