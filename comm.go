@@ -196,9 +196,10 @@ func (c *Comm) Lost() map[int]error {
 // before.
 //
 // It may be called at any time, whether or not a rank is lost, and each rank that is left must call it: it returns when
-// all have. Collectives of others that would wait for a rank which has called it fail. A rank that dies afterwards was one of them; then collectives fail again, and it is called again. An error
-// names the ranks that live and did not call by the deadline of ctx, by default Timeout, or wraps ErrCutOff: the others
-// took this rank for lost, or it does not reach enough of them.
+// all have. Collectives of others that would wait for a rank which has called it fail, so that they come to theirs. A rank
+// that dies afterwards was one of them; then collectives fail again, and it is called again. An error names the ranks that
+// live and did not call by the deadline of ctx, by default Timeout, or wraps ErrCutOff: the others took this rank for lost,
+// or it does not reach enough of them.
 func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	if err := c.live("survivors"); err != nil {
 		return nil, err

@@ -129,7 +129,8 @@ func (w *Window) publish(ctx context.Context, offers []offer, all gpu.Ptr[byte])
 }
 
 // enter fills the entry of a new window, which setGen makes valid: sizes are as offered, and LSA peers store at mine and at
-// theirs; one that is out has nothing there. all stands for the parts of all of them, or is nil. infos.give gives its id back.
+// theirs; of one that is out the size is 0, so nothing is stored there. all stands for the parts of all of them, or is nil.
+// infos.give gives the id back.
 func (c *Comm) enter(offers []offer, all, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
 	c.mu.Lock()
 	c.gen = c.gen%abi.GenMask + 1

@@ -43,7 +43,7 @@ enum doorbell_code {
   DOORBELL_REFUSED = 15,       /* another rank refused a collective call, for a reason that its own call returns */
   DOORBELL_DENIED = 16,        /* another rank has another token */
   DOORBELL_CUT_OFF = 17,       /* this rank does not reach the others, and has stopped */
-  DOORBELL_DEVICE = 18,        /* the GPU's driver failed, or a kernel did */
+  DOORBELL_DEVICE_FAILED = 18, /* the GPU's driver failed, or a kernel did */
   DOORBELL_SYSTEM = 19,        /* the operating system refused something */
   DOORBELL_BROKEN = 20         /* a mistake in this library */
 };

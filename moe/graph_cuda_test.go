@@ -22,6 +22,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device/soft"
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/ref"
 )
 
 // driver is the test double of NVIDIA's driver that package cuda has, loaded in its place. It runs the kernels on dev.
@@ -53,12 +54,17 @@ func bind[A any](k gpu.Kernel[A]) func([]byte) gpu.Call {
 }
 
 // TestReplaysOverDriver: on the cuda device a graph records six launches on each rank, and a replay is one call of the
-// driver that brings the same arguments each time; what comes of it is right all the same. The test runs itself again, with
-// the double where the driver would be found.
-func TestReplaysOverDriver(t *testing.T) {
+// driver that brings the same arguments each time; what comes of it is right all the same.
+func TestReplaysOverDriver(t *testing.T) { overDriver(t, replayOverDriver) }
+
+// TestRecoverOverDriver: on the cuda device too, ranks go on without one that is lost, in new windows.
+func TestRecoverOverDriver(t *testing.T) { overDriver(t, recoverOverDriver) }
+
+// overDriver runs the test that calls it again, f in it, with the double where the driver would be found.
+func overDriver(t *testing.T, f func(t *testing.T, d *driver)) {
 	const inDouble = "MOE_TEST_IN_DOUBLE"
 	if os.Getenv(inDouble) != "" {
-		replayOverDriver(t)
+		withDriver(t, f)
 		return
 	}
 	cc, err := exec.LookPath("gcc")
@@ -70,15 +76,14 @@ func TestReplaysOverDriver(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestReplaysOverDriver$", "-test.v", "-test.timeout=60s")
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=60s")
 	again.Env = append(os.Environ(), inDouble+"=1", "LD_LIBRARY_PATH="+dir)
-	if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestReplaysOverDriver") {
+	if out, err := again.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v:\n%s", err, out)
 	}
 }
 
-func replayOverDriver(t *testing.T) {
-	const ranks, times = 2, 20
+func withDriver(t *testing.T, f func(t *testing.T, d *driver)) {
 	d := &driver{TB: t, dev: soft.New(soft.Options{}), args: map[string][][]byte{}}
 	var err error
 	if d.lib, err = ffi.Open("libcuda.so.1"); err != nil {
@@ -98,9 +103,57 @@ func replayOverDriver(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	f(t, d)
+}
+
+func recoverOverDriver(t *testing.T, _ *driver) {
+	o := moe.Options{MaxTokens: 5, Hidden: 64, TopK: 3, Experts: 9}
+	w := worldOf(t, 3, doorbell.Options{Device: "cuda", Log: quiet()}, o, one)
+	defer w.close()
+	p := problem(spread(t, 1, 3, o), o.Hidden, 5, 1)
+	if err := w.check(p, ref.ExpertFn); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.comms[2].Close(); err != nil {
+		t.Error(err)
+	}
+	s, err := solveWithout(p, moe.BF16, ref.ExpertFn, []int{2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := each(2, func(r int) error {
+		st := w.comms[r].Stream()
+		defer st.Close()
+		one, err := w.step(s, r, st)
+		if err != nil {
+			return err
+		}
+		if err := lostOnly(one.fused(), []int{2}); err != nil {
+			return err
+		}
+		if err := w.recover(r, []int{0, 1}); err != nil {
+			return err
+		}
+		w.bufs[r].Measure(true)
+		if err := one.fused(); err != nil {
+			return err
+		}
+		got, err := w.bufs[r].Stats()
+		if err == nil && got.LSA.Messages+got.GIN.Messages == 0 {
+			err = fmt.Errorf("rank %d counted %+v", r, got)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func replayOverDriver(t *testing.T, d *driver) {
+	const ranks, times = 2, 20
 	w := worldOf(t, ranks, doorbell.Options{Device: "cuda"}, moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: 5, Copies: 2}, one)
 	defer w.close()
 	var recs [ranks]*recording
+	var err error
 	launches := d.count("cuLaunchKernel")
 	for r := range recs {
 		if recs[r], err = w.record(r, whole, w.opt.MaxTokens); err != nil {

@@ -72,11 +72,13 @@ type Group interface {
 	AllGather(ctx context.Context, name string, mine Blob) ([]Blob, error)
 
 	// Survivors agrees with all ranks that are left on who they are. It returns the same ranks, rising, on each of them,
-	// and from then on all-gathers are among those: Blobs of others are empty, and what came of all-gathers that some had
-	// called before and others not is dropped: an all-gather that waits for a rank which is in Survivors fails with *NameError,
-	// so that one rank's call brings all others to theirs. Each rank that is left must call it, or die, or leave; it returns when all
-	// have, and when OnLost and OnEpoch have told of the losses, so it is not to be called by what is registered there. A
-	// rank that dies afterwards was one of them: the next AllGather fails, and Survivors may be called again.
+	// and from then on all-gathers are among those; Blobs of others are empty. What came of all-gathers that some had
+	// called before and others not is dropped. One that waits for a rank which is in Survivors fails with *NameError, so
+	// that one rank's call brings all others to theirs.
+	//
+	// Each rank that is left must call it, or die, or leave. It returns when all have, and when OnLost and OnEpoch have
+	// told of the losses; so what is registered there does not call it. A rank that dies afterwards was one of them: the
+	// next AllGather fails, and Survivors may be called again.
 	//
 	// It is bounded as AllGather is. Errors: *TimeoutError (names the ranks that live and have not called), an error that
 	// wraps ErrCutOff, ErrClosed. After a timeout this rank still counts as one that called; its next call returns what the

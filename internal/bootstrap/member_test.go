@@ -208,37 +208,29 @@ func TestMemberAgrees(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := scene(4)
-			for n := range uint32(3) {
+			agree := func(n uint32, ranks []int, meanwhile func(*world)) {
+				last := ranks[len(ranks)-1]
 				w.run(w.now + 2*time.Second)
-				last := do.left[len(do.left)-1]
-				for _, r := range do.left {
-					if r != last {
-						w.ask(r)
-					}
+				for _, r := range ranks[:len(ranks)-1] {
+					w.ask(r)
 				}
-				if n == 1 {
-					do.end(w)
-				}
+				meanwhile(w)
 				w.run(w.now + 20*time.Second)
-				if n == 0 { // those that are to die too
-					for r := range 4 {
-						w.ask(r)
-					}
-				} else if w.m[last].agreed != n {
+				if w.m[last].agreed != n-1 {
 					t.Fatalf("agreed without rank %d\n%s", last, w)
 				}
 				w.ask(last)
 				w.run(w.now + time.Second)
-				want := do.left
-				if n == 0 {
-					want = []int{0, 1, 2, 3}
-				}
-				for _, r := range want {
-					if d := w.log[r][len(w.log[r])-1]; !slices.Equal(d.agreed, want) || w.m[r].agreed != n+1 {
-						t.Fatalf("rank %d: agreement %d is %v, want %v\n%s", r, w.m[r].agreed, d.agreed, want, w)
+				for _, r := range ranks {
+					if d := w.log[r]; len(d) == 0 || !slices.Equal(d[len(d)-1].agreed, ranks) || w.m[r].agreed != n {
+						t.Fatalf("rank %d: agreement %d: %+v, want %v\n%s", r, n, d, ranks, w)
 					}
 				}
 			}
+			nothing := func(*world) {}
+			agree(1, []int{0, 1, 2, 3}, nothing)
+			agree(2, do.left, do.end)
+			agree(3, do.left, nothing)
 		})
 	}
 }

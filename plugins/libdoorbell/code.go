@@ -68,7 +68,7 @@ func codeOf(err error) int {
 	case is(doorbell.ErrBusy):
 		return C.DOORBELL_BUSY
 	case as[*cuda.Error](err), as[*doorbell.KernelError](err):
-		return C.DOORBELL_DEVICE
+		return C.DOORBELL_DEVICE_FAILED
 	case is(context.DeadlineExceeded):
 		return C.DOORBELL_TIMEOUT
 	case as[syscall.Errno](err):

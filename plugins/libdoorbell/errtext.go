@@ -48,7 +48,7 @@ const char *doorbell_code_text(int code) {
 	case DOORBELL_REFUSED: return "another rank refused";
 	case DOORBELL_DENIED: return "another rank has another token";
 	case DOORBELL_CUT_OFF: return "this rank is cut off";
-	case DOORBELL_DEVICE: return "the GPU's driver or a kernel failed";
+	case DOORBELL_DEVICE_FAILED: return "the GPU's driver or a kernel failed";
 	case DOORBELL_SYSTEM: return "the operating system refused";
 	case DOORBELL_BROKEN: return "a mistake in the library";
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -165,7 +166,9 @@ func runGPU(dir string, out io.Writer, rounds int, only string, pick func(gpus i
 				continue
 			}
 			r, err := runCommand(dir, cmd)
-			if err != nil {
+			if notHere(cmd, err) {
+				fmt.Fprintf(os.Stderr, "left out: %s: %v\n", cmd, err)
+			} else if err != nil {
 				failed = append(failed, fmt.Errorf("round %d: %s: %w", round, cmd, err))
 				fmt.Fprintln(os.Stderr, failed[len(failed)-1])
 			}
@@ -238,6 +241,12 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 		}
 	}
 	return row, true
+}
+
+// notHere says whether a peer's program is not there, or said that it cannot run on this machine.
+func notHere(cmd string, err error) bool {
+	var ended *exec.ExitError
+	return strings.HasPrefix(cmd, "peers/") && (errors.Is(err, fs.ErrNotExist) || errors.As(err, &ended) && ended.ExitCode() == 3)
 }
 
 // ofCommand says whether a command is one of doorbell's.

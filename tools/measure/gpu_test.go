@@ -88,8 +88,8 @@ func TestOverGPUs(t *testing.T) {
 	}
 }
 
-// TestPeerRows: rows of two GPUs come from the peers' programs and from ours under a launcher, whose lines bear a rank; a program
-// that is not there costs its rows alone.
+// TestPeerRows: rows of two GPUs come from the peers' programs and from ours under a launcher, whose lines bear a rank. A program
+// that is not there, or says by its status that it cannot run, costs its rows alone and is no failure.
 func TestPeerRows(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "peers"), 0o700); err != nil {
@@ -111,9 +111,14 @@ Fake GPU, 1.2.3'`)
 			t.Errorf("no %s in\n%s", want, out.String())
 		}
 	}
-	out.Reset()
-	err := runGPU(dir, &out, 1, "NVLink: LSA barrier", func(int) []gpuCase { return peerCases() })
-	if err == nil || !strings.Contains(err.Error(), "peers/nccl") || out.Len() > 0 {
-		t.Errorf("without NCCL: %v, rows\n%s", err, out.String())
+	for status, failed := range map[string]bool{"": false, "exit 3": false, "exit 1": true} {
+		if status != "" {
+			fakeProgram(t, dir, "peers/nccl", status)
+		}
+		out.Reset()
+		err := runGPU(dir, &out, 1, "peer: NCCL all-reduce, 8 B", func(int) []gpuCase { return peerCases() })
+		if (err != nil) != failed || out.Len() > 0 {
+			t.Errorf("NCCL with %q: %v (want an error: %v), rows\n%s", status, err, failed, out.String())
+		}
 	}
 }

@@ -88,6 +88,9 @@ func (s *stream) Replay(g device.Graph) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
+	if r := s.begin(); r != success {
+		return s.leave(cuStreamWriteValue64, r, "", "before graph of "+own.names)
+	}
 	r := s.card.do(cuGraphLaunch, own.exec, s.lane.handle)
 	return s.leave(cuGraphLaunch, r, own.names, "graph of "+own.names)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
+	"github.com/doorbell-net/doorbell/internal/device/devicetest"
 )
 
 // TestStreamsUsedAgain: streams that come and go, also those that graphs are recorded on, are those of the driver that there
@@ -157,6 +158,26 @@ func TestLateWaitTells(t *testing.T) {
 	for _, dev := range devs {
 		shut(t, dev.Close)
 	}
+}
+
+// TestLateWaitOfGraph: a replay is come to like a launch.
+func TestLateWaitOfGraph(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{Starts: true})
+	word, late := must[device.Memory](t)(dev.AllocHost(4)), must[device.Memory](t)(dev.Alloc(4))
+	a := devicetest.GateArgs{Open: word32(word), Late: word32(late), Patience: uint64(devicetest.Bound)}
+	graph := must[device.Graph](t)(dev.Capture(func(s device.Stream) error { return s.Launch(devicetest.GateKernel.Bind(a), one) }))
+	g := &gated{t, dev.NewStream(), word, late}
+	if err := g.stream.Replay(graph); err != nil {
+		t.Fatal(err)
+	}
+	d.until("running", 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	says(t, g.stream.Wait(ctx), "the GPU has come to kernel Gate")
+	g.open()
+	shut(t, graph.Close)
+	shut(t, dev.Close)
 }
 
 // TestLateWaitBehind: of a stream that the GPU does nothing of, as one behind another's kernel in a hardware queue, a late wait

@@ -52,12 +52,10 @@ func (s *stream) launch(c gpu.Call, g device.Grid) error {
 		s.param[0] = ffi.Addr(&args[0])
 		params = ffi.Addr(&s.param[0])
 	}
-	f, r := cuLaunchKernel, success
-	if s.dev.opt.Starts && !s.recording {
-		if r = s.card.do(cuStreamWriteValue64, s.lane.handle, s.lane.at+begunAt, uintptr(s.queued+1), writeOrdered); r != success {
-			return s.leave(cuStreamWriteValue64, r, "", "before kernel "+k.name)
-		}
+	if r := s.begin(); r != success {
+		return s.leave(cuStreamWriteValue64, r, "", "before kernel "+k.name)
 	}
+	f, r := cuLaunchKernel, success
 	if g.Cooperative {
 		f = cuLaunchCooperativeKernel
 		r = s.card.do(f, k.handle, uintptr(g.Blocks), 1, 1, uintptr(g.Warps*lanes), 1, 1, 0, s.lane.handle, params)

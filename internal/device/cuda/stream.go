@@ -192,6 +192,14 @@ func (s *stream) mark() result {
 	return r
 }
 
+// begin queues a store that says that the GPU has come to the next item, where that was asked for. mu is held.
+func (s *stream) begin() result {
+	if !s.dev.opt.Starts || s.recording {
+		return success
+	}
+	return s.card.do(cuStreamWriteValue64, s.lane.handle, s.lane.at+begunAt, uintptr(s.queued+1), writeOrdered)
+}
+
 func (s *stream) Record() device.Event {
 	if s.enter() != nil {
 		s.mu.Lock()
