@@ -24,7 +24,7 @@ func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) 
 	h.dispatches++
 	h.keep(st, r)
 	a := h.args(r)
-	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, htLayoutGrid(h), a), h.move(st, a))
+	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(), a), h.move(st, a))
 }
 
 // DispatchAgain sends other rows of the same tokens to the same places: what was chosen and weighed is not looked at
@@ -74,10 +74,6 @@ func (h *HTBuffer) Combine(st *doorbell.Stream, r *HTReceived, out HTCombined) e
 
 // warps is how many the kernels of one block run with.
 func (h *HTBuffer) warps() int { return min(h.comm.Size(), h.opt.Channels, 16) }
-
-func htLayoutGrid(h *HTBuffer) doorbell.Grid {
-	return doorbell.Grid{Blocks: (h.opt.Channels + 7) / 8, Warps: min(h.opt.Channels, 8)}
-}
 
 // queue notes the outcome of launches. If one was not taken, the other ranks wait in vain.
 func (h *HTBuffer) queue(st *doorbell.Stream, launched ...error) error {
@@ -135,7 +131,7 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 		RowsAt: uint64(l.rows), InfosAt: uint64(l.infos), OutsAt: uint64(l.outs), OutWeightAt: uint64(l.outWeights),
 		RingsAt: uint64(l.rings), StageAt: uint64(l.stage), InAt: uint64(l.countsIn), OutAt: uint64(l.countsOut),
 		Tokens: int32(x.N), MaxTokens: int32(o.MaxTokens), MaxRows: int32(o.MaxRows), Hidden: int32(o.Hidden),
-		TopK: int32(o.TopK), Experts: int32(o.Experts), Locals: int32(l.locals), Align: int32(o.Align), Node: int32(l.node),
+		TopK: int32(o.TopK), Experts: int32(o.Experts), Align: int32(o.Align), Node: int32(l.node),
 		Channels: int32(o.Channels), ChannelRows: int32(l.channelRows), Ring: int32(o.Ring), Chunk: int32(o.Chunk),
 		RingBytes: uint64(l.ring), CountBytes: int32(l.counts), InfoBytes: int32(l.info),
 		Head: int32(l.head), Msg: int32(l.msg), Answer: int32(l.answer),

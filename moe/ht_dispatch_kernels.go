@@ -29,7 +29,7 @@ func HTDispatch(t gpu.Thread, a HT) {
 		a.State.Raw().Sent = t.Clock()
 	}
 	for src := range a.DC.Ranks {
-		if !a.await(t, a.arrived(src), a.State.Raw().Dispatches*uint64(a.Channels), src) {
+		if !a.await(t, a.arrived(src), a.State.Raw().Dispatches*uint64(a.Channels), a.bringer(src)) {
 			return
 		}
 	}
@@ -37,6 +37,9 @@ func HTDispatch(t gpu.Thread, a HT) {
 		a.State.Raw().Done = t.Clock()
 	}
 }
+
+// bringer is the rank of this node that stores a rank's rows here: itself, or who passes them on.
+func (a *HT) bringer(src int32) int32 { return a.near(src % a.Node) }
 
 // htRow is what a rank gets of a token.
 type htRow struct {

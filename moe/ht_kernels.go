@@ -83,15 +83,15 @@ type HT struct {
 	InAt, OutAt         uint64 // [2][rank] layouts of others; for them
 	RingBytes           uint64 // from one ring to the next
 
-	Tokens, MaxTokens, MaxRows           int32
-	Hidden, TopK, Experts, Locals, Align int32
-	Node                                 int32 // ranks of a node
-	Channels, ChannelRows                int32 // parts of the tokens; tokens of one, at most
-	Ring, Chunk                          int32 // messages
-	CountBytes, InfoBytes                int32
-	Head, Msg, Answer                    int32 // before a message's payload; both; what a combine puts
-	Format, Values, Payload              int32 // bytes of a row's elements; with their scales
-	Again                                int32 // 1: the layout is there already
+	Tokens, MaxTokens, MaxRows   int32
+	Hidden, TopK, Experts, Align int32
+	Node                         int32 // ranks of a node
+	Channels, ChannelRows        int32 // parts of the tokens; tokens of one, at most
+	Ring, Chunk                  int32 // messages
+	CountBytes, InfoBytes        int32
+	Head, Msg, Answer            int32 // before a message's payload; both; what a combine puts
+	Format, Values, Payload      int32 // bytes of a row's elements; with their scales
+	Again                        int32 // 1: the layout is there already
 }
 
 func (a *HT) row() uint64 { return 2 * uint64(a.Hidden) }

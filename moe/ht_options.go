@@ -134,8 +134,13 @@ func (o *HTOptions) layout(ranks, lsa int) htLayout {
 	return l
 }
 
-// warps is what the kernels that move rows run with: one that sends and, where there are other nodes, one that forwards,
-// for each channel.
+// layoutGrid is what HTLayout runs with: as many warps as there are channels.
+func (o *HTOptions) layoutGrid() doorbell.Grid {
+	return doorbell.Grid{Blocks: (o.Channels + 7) / 8, Warps: min(o.Channels, 8)}
+}
+
+// grid is what the kernels that move rows run with: for each channel a warp that sends and, where there are other nodes,
+// one that forwards.
 func (o *HTOptions) grid(l *htLayout) doorbell.Grid {
 	warps := o.Channels * min(l.nodes, 2)
 	per := min(warps, 8)
