@@ -62,7 +62,7 @@ the first launch to the end of its wait; GB/s is what a rank sends to all others
 
 const htLong = `Measures dispatch and combine of thousands of tokens (moe.HTBuffer). "size" is what the published figures count for a rank:
 in a world of one node the rows that it receives; of several, one row for each token and node that it goes to, its own
-included. "net" is what all ranks truly put to the network in one operation. Below each stand the parts of its time by the
+included. "net" is the messages that all ranks truly put to the network in one operation. Below each stand the parts of its time by the
 device's clock, and the copies of memory that it cannot do without, by all ranks at once until the last is done, in the same
 run; "of copies" is its time over theirs, medians. For a dispatch: each row into its place; of each message to another node
 its row into the message, the message across, and its row into its places there. For a combine: the outputs that it reads,

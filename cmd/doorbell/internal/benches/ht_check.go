@@ -212,7 +212,7 @@ func (h *ht) rows(t *htTimes, iters int) error {
 			return err
 		}
 		size := float64(perRank) / float64(h.p.Ranks) * value
-		if i == htDispatch && b.cfg.Format != moe.BF16 {
+		if i < htCombine && b.cfg.Format != moe.BF16 {
 			size *= float64(1+4.0/group) / 2
 		}
 		row := b.row(int64(size), b.cfg.LSA && b.c.LSASize() == b.c.Size())
