@@ -282,3 +282,46 @@ func BenchmarkReferenceLL(b *testing.B) {
 		}
 	}
 }
+
+// Each token comes once to each rank that it selects, in order; and what comes back of it unchanged is as many times itself,
+// which is exact for small integers in either number of levels.
+func TestHTDeliversEachRankOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, _ := drawProblem(t, true)
+		rows, err := ref.HTDispatch(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		visits := make(map[[2]int]int)
+		outs := make([][]ref.HTOutput, p.Ranks)
+		for r := range rows {
+			for i, row := range rows[r] {
+				at := [2]int{row.SrcRank, row.SrcToken}
+				if i > 0 && !(rows[r][i-1].SrcRank < at[0] || rows[r][i-1].SrcRank == at[0] && rows[r][i-1].SrcToken < at[1]) {
+					t.Fatalf("rank %d: row %d is out of order, or there twice", r, i)
+				}
+				visits[at]++
+				outs[r] = append(outs[r], ref.HTOutput{Y: row.Payload, Weights: row.Weights})
+			}
+		}
+		for _, perNode := range []int{1, p.Ranks} {
+			y, w, err := ref.HTCombine(p, perNode, outs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for s := range p.X {
+				for i, x := range p.X[s] {
+					n := visits[[2]int{s, i / p.Hidden}]
+					if want := num.F32ToBF16(num.BF16ToF32(x)*float32(n) + 0); y[s][i] != want {
+						t.Fatalf("rank %d: element %d is %#04x, must be %d times %#04x", s, i, y[s][i], n, x)
+					}
+				}
+				for i, e := range p.Idx[s] {
+					if want := map[bool]float32{true: p.Weights[s][i]}[e >= 0]; w[s][i] != want {
+						t.Fatalf("rank %d: weight %d is %g, must be %g", s, i, w[s][i], want)
+					}
+				}
+			}
+		}
+	})
+}
