@@ -191,8 +191,12 @@ func (a *HT) role(t gpu.Thread) (channel, role int32) {
 	return w / a.roles(), w % a.roles()
 }
 
-// signalNode raises a signal of context 0 at each rank of this node.
+// signalNode raises a signal of context 0 at each rank of this node, unless something has failed: it would say that all
+// came before it.
 func (a *HT) signalNode(t gpu.Thread, id int32) {
+	if a.Faults.over(t) {
+		return
+	}
 	c := gin.Open(&a.DC, 0)
 	for i := range a.Node {
 		rank := a.near((a.DC.Rank + i) % a.Node)

@@ -75,6 +75,9 @@ func (a *HT) countMessages(t gpu.Thread, node, tokens int32) {
 //
 //gpu:kernel warps=16
 func HTTell(t gpu.Thread, a HT) {
+	if a.Faults.over(t) {
+		return // all warps, or none: nothing fails here before the next line
+	}
 	op := a.State.Raw().Dispatches + 1
 	t.SyncBlock()
 	if t.Index() == 0 {

@@ -59,11 +59,11 @@ func (a *HT) staged(t gpu.Thread, w *way) {
 	}
 }
 
-// put sends what was staged.
+// put sends what was staged, and nothing more once something has failed: its signal would speak of what is not there.
 func (a *HT) put(t gpu.Thread, w *way) {
 	n := a.count(w)
 	from, end := n.Put, n.Staged
-	if from == end {
+	if from == end || a.Faults.over(t) {
 		return
 	}
 	peer := a.peer(w.node)
