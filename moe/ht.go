@@ -12,22 +12,21 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// HTBuffer is one rank's memory and state for dispatch and combine in the high-throughput form, for thousands of tokens. A token
-// goes once to each rank that has experts of it, at a row that all ranks know before any is sent: rows are in the order of
-// their sources and of those's tokens, always. Between nodes a token is sent once to each, to the rank with its source's
-// place there, which passes it on.
+// HTBuffer is one rank's memory and state for dispatch and combine in the high-throughput form, for thousands of tokens. A
+// token goes once to each rank that has experts of it, into a row that both know before it is sent: rows stand in the order
+// of their sources, those of a source in the order of its tokens. Between nodes a token is sent once to each, to the rank
+// with its source's place there, which passes it on.
 //
-// Calls are made from one goroutine at a time, by all ranks in the same order, and queue kernels on one stream: another
-// one is taken after Wait or Check. No call waits for the host of another rank, nor its kernels for this host: how many
-// rows have come is known to the device when they are there, and to the host after Wait. So a graph may record them: see
-// the package's comment. In one, a layout is what each replay makes anew.
+// Calls are made from one goroutine at a time, by all ranks in the same order, and queue kernels on one stream: another one
+// is taken after Wait or Check. No kernel waits for a host: how many rows have come is known to the device, and to the host
+// after Wait. Graphs may record the calls: see the package's comment. A layout is then what each replay makes anew.
 type HTBuffer struct {
 	comm *doorbell.Comm
 	opt  HTOptions
 	lay  htLayout
 	dc   *doorbell.DevComm
 	win  *doorbell.Window
-	own  *doorbell.Buffer
+	own  *doorbell.Buffer // layouts, tables
 	host *doorbell.Buffer // two results, in memory of the host
 
 	stream     *doorbell.Stream // that operations may still be on
