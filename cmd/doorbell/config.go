@@ -146,7 +146,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 		} else {
 			f.StringVar(&b.Form, "form", "slots", "what messages between nodes go through: room for all, or rings: `slots|rings`")
 			f.IntVar(&b.Channels, "channels", 0, "parts that a rank's tokens are cut into (0: the library chooses)")
-			f.IntVar(&b.Ring, "ring", 32, "messages that a ring has room for")
+			f.IntVar(&b.Ring, "ring", 128, "messages that a ring has room for")
 		}
 		f.StringVar(&b.Routing, "routing", "", "take each token's experts from a `FILE`")
 		f.StringVar(&b.Record, "record", "", "write each token's experts to a `FILE`")
