@@ -25,18 +25,10 @@ func (a *rowFormat) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
 	fours, space := a.Hidden/4, a.Values/4
 	groups := (a.Hidden + groupSize - 1) / groupSize
 	for g := range groups {
-		first, end := g*groupFours+t.Lane(), (g+1)*groupFours
-		top := uint32(0)
-		for i := first; i < min(end, fours); i += gpu.WarpSize {
-			top = topOf(top, x.At(int(i)).Load())
-		}
-		for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
-			top = max(top, gpu.ShflXor(t, top, mask))
-		}
+		first, end := g*groupFours, min((g+1)*groupFours, fours)
+		top := topOf(t, x, first, end)
 		by := a.storeScale(t, row.Byte(uint64(a.Values)), g, max(math.Float32frombits(top<<16), leastTop))
-		for i := first; i < min(end, fours); i += gpu.WarpSize {
-			q.At(int(i)).Store(e4m3x4(x.At(int(i)).Load(), by))
-		}
+		codes(t, q, x, first, end, by)
 	}
 	for i := fours + t.Lane(); i < space; i += gpu.WarpSize {
 		q.At(int(i)).Store(0)
@@ -50,17 +42,37 @@ func (a *rowFormat) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
 	}
 }
 
-// topOf is the larger of top and the magnitudes of four BF16, in their bits: what orders them is what orders integers.
+// topOf is the largest of the magnitudes of fours of BF16, in their bits: what orders them is what orders integers.
 // Infinities and NaN do not count.
-func topOf(top uint32, x gpu.U32x2) uint32 {
-	for _, w := range x {
-		for _, m := range [2]uint32{w & 0x7fff, w >> 16 & 0x7fff} {
-			if m < 0x7f80 {
-				top = max(top, m)
+func topOf(t gpu.Thread, x gpu.Ptr[gpu.U32x2], first, end int32) (top uint32) {
+	if gpu.WarpSize == 1 {
+		return num.TopPairs(gpu.Slice(gpu.Cast[uint32](x.At(int(first))), int(2*(end-first))))
+	}
+	for i := first + t.Lane(); i < end; i += gpu.WarpSize {
+		for _, w := range x.At(int(i)).Load() {
+			for _, m := range [2]uint32{w & 0x7fff, w >> 16 & 0x7fff} {
+				if m < 0x7f80 {
+					top = max(top, m)
+				}
 			}
 		}
 	}
+	for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
+		top = max(top, gpu.ShflXor(t, top, mask))
+	}
 	return top
+}
+
+// codes writes fours of BF16 as e4m3, multiplied by a number.
+func codes(t gpu.Thread, q gpu.Ptr[uint32], x gpu.Ptr[gpu.U32x2], first, end int32, by float32) {
+	if gpu.WarpSize == 1 {
+		n := int(end - first)
+		num.E4M3Pairs(gpu.Slice(q.At(int(first)), n), gpu.Slice(gpu.Cast[uint32](x.At(int(first))), 2*n), by)
+		return
+	}
+	for i := first + t.Lane(); i < end; i += gpu.WarpSize {
+		q.At(int(i)).Store(e4m3x4(x.At(int(i)).Load(), by))
+	}
 }
 
 // storeScale writes the scale of a group whose largest magnitude is top, and returns what its elements are multiplied by.
