@@ -173,7 +173,7 @@ func TestStatus(t *testing.T) {
 	}{
 		{[]string{"../../gin"}, "no kernel in ../../gin"},
 		{[]string{"./nowhere"}, "nowhere"},
-		{[]string{"-o", filepath.Join(t.TempDir(), "x"), "../../examples/..."}, "4 packages have kernels, and 1 is accepted"},
+		{[]string{"-o", filepath.Join(t.TempDir(), "x"), "../../examples/..."}, "5 packages have kernels, and 1 is accepted"},
 		{[]string{"../../compiler/testdata/refused"}, "testdata/refused/refused.go:"},
 	} {
 		status, stdout, stderr := gpuc(t, c.args...)
