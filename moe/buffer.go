@@ -108,7 +108,7 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 	if b.host, err = c.AllocHost(resultBytes); err != nil {
 		return err
 	}
-	if err = b.exclude(); err != nil {
+	if err = writeMissing(b.own, b.at(l.missing), l.ranks, b.ranks); err != nil {
 		return err
 	}
 	b.dc, err = c.DevComm(ctx, b.opt.needs(c.Size()))
@@ -137,7 +137,7 @@ func (b *Buffer) Close() error {
 }
 
 func (b *Buffer) free() error {
-	errs := []error{b.closeDevComm()}
+	errs := []error{closeDevComm(&b.dc)}
 	for _, w := range []*doorbell.Window{b.recv, b.send, b.out} {
 		if w != nil {
 			errs = append(errs, w.Close(), w.Buffer().Free())
@@ -150,14 +150,4 @@ func (b *Buffer) free() error {
 	}
 	b.recv, b.send, b.out, b.own, b.host = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
-}
-
-// closeDevComm waits until all that was posted has left.
-func (b *Buffer) closeDevComm() error {
-	if b.dc == nil {
-		return nil
-	}
-	dc := b.dc
-	b.dc = nil
-	return dc.Close()
 }

@@ -110,7 +110,7 @@ func (b *Buffer) args(r *Received) LL {
 		Format: int32(o.Format), Values: int32(o.Format.ValueBytes(o.Hidden)), Payload: int32(l.payload),
 	}
 	if len(b.ranks) < l.ranks {
-		a.Missing = word(l.missing)
+		a.Missing.Ranks = word(l.missing)
 	}
 	if b.measure {
 		a.Waited, a.Taken, a.Traffic = gpu.Cast[uint64](b.table(l.waited)), gpu.Cast[uint64](b.table(l.taken)), gpu.Cast[Traffic](b.table(l.traffic))

@@ -25,7 +25,7 @@ func LLReturn(t gpu.Thread, a LL) {
 	}
 	for i := warp; i < locals*a.DC.Ranks; i += warps {
 		local, dst := i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks
-		if a.missing(dst) {
+		if a.Missing.has(dst) {
 			continue
 		}
 		b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
@@ -72,7 +72,7 @@ func LLCombine(t gpu.Thread, a LL) {
 	want := a.Answers.At(int(a.set())).Load()
 	for e := range a.Experts {
 		rank := a.owner(e)
-		if a.missing(rank) {
+		if a.Missing.has(rank) {
 			continue
 		}
 		c := gin.Open(&a.DC, a.context(e-a.first(rank)))

@@ -65,7 +65,7 @@ func LLSend(t gpu.Thread, a LL) {
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	for box := warp; box < a.farBoxes(); box += warps {
 		rank, _ := a.place(box)
-		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) && !a.missing(rank) {
+		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) && !a.Missing.has(rank) {
 			a.sendCount(t, box, 0) // none is told too
 		}
 	}

@@ -3,7 +3,6 @@
 package moe
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,34 +33,32 @@ type HTBuffer struct {
 	dispatches uint64           // that made a layout, or do so in a graph
 	tape       *htTape          // of the graph that was recorded last
 	broken     error            // why no further operation can be right
+
+	ranks  []int // that take part
+	life   int   // how often it was recovered
+	closed bool
 }
 
 // NewHT makes a rank's part. Collective: all ranks give the same options. Memory is refused before it is taken: the
 // error wraps doorbell.ErrOutOfMemory and says what is needed and what there is.
 func NewHT(ctx context.Context, c *doorbell.Comm, o HTOptions) (*HTBuffer, error) {
 	o.fill(c.Size(), c.Info().Device)
-	if err := agree(ctx, c, o, cmp.Or(o.Validate(), whole(c))); err != nil {
+	if err := agree(ctx, c, o, o.Validate()); err != nil {
 		return nil, err
 	}
-	h := &HTBuffer{comm: c, opt: o, lay: o.layout(c.Size(), c.LSASize()), layouts: make([]*HTReceived, o.Layouts)}
-	if err := c.Reserve(ctx, o.MemoryBytes(c.Size(), c.LSASize(), c.Info().Device)); err != nil {
-		return nil, fmt.Errorf("rank %d: moe: %w", c.Rank(), err)
-	}
+	h := &HTBuffer{comm: c, opt: o}
+	h.begin()
 	if err := h.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), h.Close())
 	}
 	return h, nil
 }
 
-// whole refuses ranks that go on without others: between nodes they would have nobody to pass tokens on.
-func whole(c *doorbell.Comm) error {
-	if left := c.Members(); len(left) < c.Size() {
-		return fmt.Errorf("moe: the high-throughput form needs all %d ranks, left are %v: %w", c.Size(), left, doorbell.ErrNotSupported)
-	}
-	return nil
-}
-
 func (h *HTBuffer) make(ctx context.Context) error {
+	c := h.comm
+	if err := c.Reserve(ctx, h.opt.MemoryBytes(c.Size(), h.nodeSize(), c.Info().Device)); err != nil {
+		return err
+	}
 	buf, err := h.comm.Alloc(h.lay.window)
 	if err != nil {
 		return err
@@ -73,6 +70,9 @@ func (h *HTBuffer) make(ctx context.Context) error {
 		return err
 	}
 	if h.host, err = h.comm.AllocHost(resultBytes); err != nil {
+		return err
+	}
+	if err = writeMissing(h.own, h.lay.missing, h.lay.ranks, h.ranks); err != nil {
 		return err
 	}
 	h.dc, err = h.comm.DevComm(ctx, h.opt.needs(&h.lay))
@@ -94,10 +94,12 @@ func (h *HTBuffer) FirstExpert() int {
 
 // Close ends it on this rank and gives its memory back. Its stream must be done.
 func (h *HTBuffer) Close() error {
-	var errs []error
-	if h.dc != nil {
-		errs = append(errs, h.dc.Close())
-	}
+	h.closed = true
+	return h.free()
+}
+
+func (h *HTBuffer) free() error {
+	errs := []error{closeDevComm(&h.dc)}
 	if h.win != nil {
 		errs = append(errs, h.win.Close(), h.win.Buffer().Free())
 	}
@@ -106,7 +108,7 @@ func (h *HTBuffer) Close() error {
 			errs = append(errs, m.Free())
 		}
 	}
-	h.dc, h.win, h.own, h.host = nil, nil, nil, nil
+	h.win, h.own, h.host = nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -117,6 +119,7 @@ type HTReceived struct {
 	h      *HTBuffer
 	tokens Tokens
 	op     uint64 // number of the layout
+	life   int    // the buffer's when it was made
 }
 
 func (h *HTBuffer) at(off int) gpu.Ptr[byte] { return h.win.Device().Base.Byte(uint64(off)) }

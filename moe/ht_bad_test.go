@@ -352,8 +352,7 @@ func TestHTPeerLeaves(t *testing.T) {
 	}
 }
 
-// The loss of one rank ends a wait for another that lives, which would last until the deadline; and the high-throughput
-// form is refused to those that are left.
+// The loss of one rank ends a wait for another that lives, which would last until the deadline.
 func TestHTLossOfAnother(t *testing.T) {
 	for _, perNode := range []int{1, 3} {
 		cs, err := doorbell.Local(3, doorbell.Options{RanksPerNode: perNode, Timeout: 20 * time.Second, Log: quiet()})
@@ -385,11 +384,6 @@ func TestHTLossOfAnother(t *testing.T) {
 				waits.Wait()
 				return cs[2].Close()
 			}
-			if _, serr := cs[r].Survivors(t.Context()); serr != nil {
-				return errors.Join(err, serr)
-			}
-			_, refused := moe.NewHT(t.Context(), cs[r], o)
-			wantError(t, refused, "needs all 3 ranks", "[0 1]")
 			return err
 		})
 		if err != nil {

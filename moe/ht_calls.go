@@ -20,7 +20,7 @@ func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) 
 	if err := cmp.Or(h.ready(what, st), h.check(what, x)); err != nil {
 		return nil, err
 	}
-	r := &HTReceived{h: h, tokens: x, op: h.dispatches}
+	r := &HTReceived{h: h, tokens: x, op: h.dispatches, life: h.life}
 	h.dispatches++
 	h.keep(st, r)
 	a := h.args(r)
@@ -97,8 +97,8 @@ func (h *HTBuffer) record(st *doorbell.Stream) *htTape {
 		return nil
 	}
 	if h.tape == nil || h.tape.graph != g {
-		t := &htTape{graph: g}
-		g.AtReplay(func(on *doorbell.Stream) error { return h.ready("replay", on) }, func(on *doorbell.Stream) {
+		t, life := &htTape{graph: g}, h.life
+		g.AtReplay(func(on *doorbell.Stream) error { return h.mayReplay(life, on) }, func(on *doorbell.Stream) {
 			h.stream = on
 			for _, r := range t.layouts {
 				h.layouts[r.slot()] = r
@@ -107,6 +107,18 @@ func (h *HTBuffer) record(st *doorbell.Stream) *htTape {
 		h.tape = t
 	}
 	return h.tape
+}
+
+// mayReplay refuses what was recorded before a recovery.
+func (h *HTBuffer) mayReplay(life int, on *doorbell.Stream) error {
+	const what = "replay"
+	if err := h.ready(what, on); err != nil {
+		return err
+	}
+	if life != h.life {
+		return h.refuse(what, "the graph was recorded before the buffer was recovered")
+	}
+	return nil
 }
 
 // keep has a new layout take its place, a graph's again at each replay.
@@ -121,7 +133,7 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 	l, o, x := &h.lay, &h.opt, &r.tokens
 	own := func(off int) gpu.Ptr[byte] { return h.own.Ptr().Byte(uint64(off)) }
 	i32 := gpu.Cast[int32, byte]
-	return HT{
+	a := HT{
 		DC: h.dc.Device(), Win: h.win.Device(), X: x.X, Idx: x.Experts, Weights: x.Weights, Count: x.Count,
 		Plan: r.plan(), Place: i32(r.layout(l.place)), Base: i32(r.layout(l.base)), Routes: i32(r.layout(l.routes)),
 		Routed: i32(r.layout(l.routed)), ExpertRows: r.ExpertRows(),
@@ -137,6 +149,10 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 		Head: int32(l.head), Msg: int32(l.msg), Answer: int32(l.answer),
 		Format: int32(o.Format), Values: int32(o.Format.ValueBytes(o.Hidden)), Payload: int32(l.payload),
 	}
+	if len(h.ranks) < l.ranks {
+		a.Missing.Ranks = gpu.Cast[uint32](own(l.missing))
+	}
+	return a
 }
 
 func (h *HTBuffer) refuse(what, format string, args ...any) error {
@@ -163,6 +179,8 @@ func (h *HTBuffer) handle(what string, r *HTReceived) error {
 		return h.refuse(what, "of what no dispatch brought: nil")
 	case r.h != h:
 		return h.refuse(what, "layout %d is another buffer's", r.op)
+	case r.life != h.life:
+		return h.refuse(what, "layout %d is gone: the buffer was recovered since", r.op)
 	case h.layouts[r.slot()] != r:
 		return h.refuse(what, "layout %d is forgotten: %d are kept (Layouts), and dispatch %d has made its own", r.op, h.opt.Layouts, h.layouts[r.slot()].op)
 	}

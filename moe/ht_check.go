@@ -60,7 +60,7 @@ func (h *HTBuffer) explain(r *Result) error {
 	}
 	e.Text += fmt.Sprintf(" (dispatch %d)", r.Op)
 	if r.Status != gin.Invalid {
-		e.Cause, e.Lost = h.dc.Cause(), lostOf(h.comm, h.comm.Members())
+		e.Cause, e.Lost = h.dc.Cause(), lostOf(h.comm, h.ranks)
 	}
 	return e
 }
@@ -114,7 +114,10 @@ func (h *HTBuffer) expected() ([]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	want := slices.Repeat([]uint64{state.Dispatches}, l.ranks)
+	want := make([]uint64, l.ranks)
+	for _, r := range h.ranks {
+		want[r] = state.Dispatches
+	}
 	want = append(want, slices.Repeat([]uint64{state.Dispatches * uint64(h.opt.Channels)}, l.ranks)...)
 	warps := h.opt.Channels * min(l.nodes, 2)
 	node := h.comm.Rank() / l.node

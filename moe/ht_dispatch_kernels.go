@@ -29,7 +29,7 @@ func HTDispatch(t gpu.Thread, a HT) {
 		a.State.Raw().Sent = t.Clock()
 	}
 	for src := range a.DC.Ranks {
-		if !a.await(t, a.arrived(src), a.State.Raw().Dispatches*uint64(a.Channels), a.bringer(src)) {
+		if !a.Missing.has(src) && !a.await(t, a.arrived(src), a.State.Raw().Dispatches*uint64(a.Channels), a.bringer(src)) {
 			return
 		}
 	}

@@ -76,6 +76,7 @@ type HT struct {
 	Chosen  gpu.Ptr[int32] // [expert] selections of this rank's tokens; 0 between dispatches
 	Scratch gpu.Ptr[byte]  // [warp] a payload
 	Faults  Faults
+	Missing Missing // then Node is 1
 
 	RowsAt, InfosAt     uint64 // [row] payloads; infos
 	OutsAt, OutWeightAt uint64 // [row] rows; [row][k]
@@ -109,10 +110,16 @@ func (a *HT) experts(rank, ranks int32) (first, end int32) {
 	return s.first(rank), s.first(rank + ranks)
 }
 
-// expert is selection k of a token, -1 for none. What is no expert counts as none: HTLayout has reported it.
+// nowhere says that an expert is of a rank that is missing.
+func (a *HT) nowhere(e int32) bool {
+	return a.Missing.some() && a.Missing.has(spread{a.Experts, a.DC.Ranks}.owner(e))
+}
+
+// expert is selection k of a token, -1 for none. What is no expert counts as none (HTLayout has reported it), and so does
+// one of a rank that is missing.
 func (a *HT) expert(token, k int32) int32 {
 	e := a.Idx.At(int(token)*int(a.TopK) + int(k)).Load()
-	if e < 0 || e >= a.Experts {
+	if e < 0 || e >= a.Experts || a.nowhere(e) {
 		return -1
 	}
 	return e

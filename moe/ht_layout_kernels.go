@@ -24,10 +24,10 @@ func HTLayout(t gpu.Thread, a HT) {
 	}
 	for i := t.Block()*t.Threads() + t.Index(); i < tokens*a.TopK; i += t.Blocks() * t.Threads() {
 		e := a.Idx.At(int(i)).Load()
-		if e >= 0 && e < a.Experts {
-			gpu.AtomicAdd(a.Chosen.At(int(e)), 1, gpu.Relaxed, gpu.ScopeGPU)
-		} else if e != -1 {
+		if e < -1 || e >= a.Experts {
 			a.Faults.refuse(a.State.Raw().Dispatches, FaultSelection, a.DC.Rank, int64(i), int64(e))
+		} else if e >= 0 && !a.nowhere(e) {
+			gpu.AtomicAdd(a.Chosen.At(int(e)), 1, gpu.Relaxed, gpu.ScopeGPU)
 		}
 	}
 }
@@ -86,12 +86,21 @@ func HTTell(t gpu.Thread, a HT) {
 	}
 	t.SyncBlock()
 	for i := t.Warp(); i < a.DC.Ranks; i += t.Warps() {
-		a.tell(t, op, (a.DC.Rank+i)%a.DC.Ranks)
+		if rank := (a.DC.Rank + i) % a.DC.Ranks; !a.Missing.has(rank) {
+			a.tell(t, op, rank)
+		}
 	}
 	for i := t.Warp(); i < a.DC.Ranks; i += t.Warps() {
-		a.await(t, a.told(i), op, i)
+		if !a.Missing.has(i) {
+			a.await(t, a.told(i), op, i)
+		}
 	}
 	t.SyncBlock()
+	over := a.Faults.over(t) // what did not come yet may be coming
+	t.SyncBlock()
+	if over {
+		return
+	}
 	if a.Again == 0 {
 		a.plan(t, op)
 	}
@@ -189,7 +198,7 @@ func (a *HT) plan(t gpu.Thread, op uint64) {
 	}
 }
 
-// toldOf is number i of what a rank told, 0 to most: these bytes are another's.
+// toldOf is number i of what a rank told, 0 to most: these bytes are another's. They are 0 of one that is missing.
 func (a *HT) toldOf(op uint64, rank, i, most int32) int32 {
 	n := gpu.Cast[int32](a.Win.Base.Byte(a.countsAt(a.InAt, op, rank))).At(int(i)).Load()
 	if n < 0 || n > most {

@@ -94,8 +94,8 @@ type htLayout struct {
 	// Offsets in the window.
 	rows, infos, outs, outWeights, rings, stage, countsIn, countsOut, window int
 	// Offsets in what is of this rank alone; those of a layout from its beginning.
-	failed, told, state, ways, mine, experts, scratch, layouts, own int
-	place, base, routes, routed, expertRows, layoutBytes            int
+	failed, told, state, ways, mine, experts, missing, scratch, layouts, own int
+	place, base, routes, routed, expertRows, layoutBytes                     int
 }
 
 func (o *HTOptions) layout(ranks, lsa int) htLayout {
@@ -129,7 +129,7 @@ func (o *HTOptions) layout(ranks, lsa int) htLayout {
 	l.expertRows = take(p, 4*l.locals)
 	w = &l.own
 	l.failed, l.told, l.state, l.ways = take(w, 4), take(w, 8), take(w, 64), take(w, 64*ways)
-	l.mine, l.experts = take(w, 4*(ranks+ways)), take(w, 4*o.Experts)
+	l.mine, l.experts, l.missing = take(w, 4*(ranks+ways)), take(w, 4*o.Experts), take(w, 4*ranks)
 	l.scratch, l.layouts = take(w, 2*o.Channels*l.payload), take(w, o.Layouts*l.layoutBytes)
 	return l
 }

@@ -62,7 +62,7 @@ type LL struct {
 	Done    gpu.Ptr[uint32] // [far box] messages on their way
 	Faults  Faults
 
-	Missing gpu.Ptr[uint32]  // [rank] not 0 of one that takes no part; nil: all do
+	Missing Missing
 	Waited  gpu.Ptr[uint64]  // [rank] ns that waits for it took; nil as the next two while nobody wants to know
 	Taken   gpu.Ptr[uint64]  // [local] rows received
 	Traffic gpu.Ptr[Traffic] // [2] what was sent by stores, and by the network
@@ -193,13 +193,8 @@ func (a *LL) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
 	return s == gin.OK
 }
 
-// missing says that a rank takes no part: nothing is sent to it, and nothing waited for.
-func (a *LL) missing(rank int32) bool {
-	return !a.Missing.IsNil() && a.Missing.At(int(rank)).Load() != 0
-}
-
 // nowhere says that an expert is of a rank that is missing.
-func (a *LL) nowhere(e int32) bool { return !a.Missing.IsNil() && a.missing(a.owner(e)) }
+func (a *LL) nowhere(e int32) bool { return a.Missing.some() && a.Missing.has(a.owner(e)) }
 
 // expert is selection k of a token, -1 for none. What is no expert counts as none (LLCount has reported it), and so does
 // one of a rank that is missing.

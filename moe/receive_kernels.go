@@ -38,7 +38,7 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 		box = 0
 	}
 	messages := uint32(0)
-	if !a.missing(src) {
+	if !a.Missing.has(src) {
 		messages = a.awaitCount(t, box, src, e)
 	}
 	rows := messages

@@ -38,16 +38,7 @@ func (b *Buffer) recover(ctx context.Context) error {
 	if b.closed {
 		return fmt.Errorf("buffer: %w", doorbell.ErrClosed)
 	}
-	if b.stream != nil {
-		if err := b.stream.Wait(ctx); err != nil && ctx.Err() != nil {
-			return err // else a kernel failed, and has ended
-		}
-	}
-	if _, err := b.comm.Survivors(ctx); err != nil {
-		return err
-	}
-	// What survivors have on their way to one another is to arrive before it finds no window there.
-	if err := errors.Join(b.closeDevComm(), b.comm.Barrier(ctx), b.free()); err != nil {
+	if err := withdraw(ctx, b.comm, b.stream, &b.dc, b.free); err != nil {
 		return err
 	}
 	b.life++
@@ -61,13 +52,77 @@ func (b *Buffer) begin() {
 	b.queued, b.tape, b.stream = b.newCourse(nil), nil, nil
 }
 
-// exclude tells the kernels which ranks take no part.
-func (b *Buffer) exclude() error {
-	table := make([]byte, 4*b.lay.ranks)
-	for r := range b.lay.ranks {
-		if !slices.Contains(b.ranks, r) {
+// Ranks are those that take part in operations: see Buffer.Ranks.
+func (h *HTBuffer) Ranks() []int { return slices.Clone(h.ranks) }
+
+// Recover is Buffer.Recover for the high-throughput form. Where ranks are missing each of the others is a node of its own
+// from then on, as with NoLSA, and the sums are those of such nodes: those who passed on what came for their node may be
+// among the missing.
+func (h *HTBuffer) Recover(ctx context.Context) ([]int, error) {
+	if err := h.recover(ctx); err != nil {
+		h.broken = err
+		return nil, fmt.Errorf("rank %d: moe: recover: %w", h.comm.Rank(), err)
+	}
+	return h.Ranks(), nil
+}
+
+func (h *HTBuffer) recover(ctx context.Context) error {
+	if h.closed {
+		return fmt.Errorf("buffer: %w", doorbell.ErrClosed)
+	}
+	if err := withdraw(ctx, h.comm, h.stream, &h.dc, h.free); err != nil {
+		return err
+	}
+	h.life++
+	h.begin()
+	return h.make(ctx)
+}
+
+// begin makes the state of a buffer that nothing was queued on.
+func (h *HTBuffer) begin() {
+	h.ranks = h.comm.Members()
+	h.lay = h.opt.layout(h.comm.Size(), h.nodeSize())
+	h.stream, h.layouts, h.dispatches, h.tape, h.broken = nil, make([]*HTReceived, h.opt.Layouts), 0, nil, nil
+}
+
+// nodeSize is how many ranks are passed on to by one of them.
+func (h *HTBuffer) nodeSize() int {
+	if len(h.ranks) < h.comm.Size() {
+		return 1
+	}
+	return h.comm.LSASize()
+}
+
+// withdraw agrees on who is left, and frees what they reached of each other. What they have on their way to one another
+// arrives before it would find no window there.
+func withdraw(ctx context.Context, c *doorbell.Comm, st *doorbell.Stream, dc **doorbell.DevComm, free func() error) error {
+	if st != nil {
+		if err := st.Wait(ctx); err != nil && ctx.Err() != nil {
+			return err // else a kernel failed, and has ended
+		}
+	}
+	if _, err := c.Survivors(ctx); err != nil {
+		return err
+	}
+	return errors.Join(closeDevComm(dc), c.Barrier(ctx), free())
+}
+
+// closeDevComm waits until all that was posted has left.
+func closeDevComm(p **doorbell.DevComm) error {
+	dc := *p
+	if *p = nil; dc == nil {
+		return nil
+	}
+	return dc.Close()
+}
+
+// writeMissing tells the kernels which ranks take no part.
+func writeMissing(to *doorbell.Buffer, off, ranks int, in []int) error {
+	table := make([]byte, 4*ranks)
+	for r := range ranks {
+		if !slices.Contains(in, r) {
 			binary.NativeEndian.PutUint32(table[4*r:], 1)
 		}
 	}
-	return b.own.Write(b.at(b.lay.missing), table)
+	return to.Write(off, table)
 }

@@ -53,6 +53,16 @@ func drawSteps(rt *rapid.T, o moe.Options, ranks int, lost []int) (all []*solved
 	return all, schedule(rt, len(all), o.Outstanding)
 }
 
+// drawDeaths draws who dies, at least one and not all, and in which of so many parts.
+func drawDeaths(rt *rapid.T, ranks, parts int) (lost []int, deaths map[int]death) {
+	lost = rapid.Permutation(seq(ranks)).Draw(rt, "order of ranks")[:rapid.IntRange(1, ranks-1).Draw(rt, "deaths")]
+	deaths = map[int]death{}
+	for _, r := range lost {
+		deaths[r] = death{rapid.IntRange(0, parts-1).Draw(rt, "dies in part"), time.Duration(rapid.IntRange(0, 400).Draw(rt, "us")) * time.Microsecond}
+	}
+	return lost, deaths
+}
+
 // Whoever dies, and whenever: the others' operations end by the loss and not by a deadline, they agree on who is left, and
 // what they do next is right among them, with parts in any order.
 func TestRecover(t *testing.T) {
@@ -64,18 +74,13 @@ func TestRecover(t *testing.T) {
 		w := worldOf(t, ranks, doorbell.Options{RanksPerNode: nodes(rt, ranks), Log: quiet()}, o, doorbell.Grid{Blocks: 1, Warps: 2})
 		defer w.close()
 		before, order := drawSteps(rt, o, ranks, nil)
-		lost := rapid.Permutation(seq(ranks)).Draw(rt, "order of ranks")[:rapid.IntRange(1, ranks-1).Draw(rt, "deaths")]
-		deaths := map[int]death{}
-		for _, r := range lost {
-			deaths[r] = death{rapid.IntRange(0, len(order)-1).Draw(rt, "dies in part"), time.Duration(rapid.IntRange(0, 400).Draw(rt, "us")) * time.Microsecond}
-		}
+		lost, deaths := drawDeaths(rt, ranks, len(order))
 		after, again := drawSteps(rt, o, ranks, lost)
 		left := slices.DeleteFunc(seq(ranks), func(r int) bool { return slices.Contains(lost, r) })
 		err := each(ranks, func(r int) error {
 			d, doomed := deaths[r]
 			if doomed {
-				w.die(r, before, order, d)
-				return nil
+				return die(w.comms[r], d, func(part func(int)) error { return w.runOn(w.comms[r].Stream(), r, before, order, part) })
 			}
 			st := w.comms[r].Stream()
 			defer st.Close()
@@ -98,19 +103,16 @@ func TestRecover(t *testing.T) {
 	})
 }
 
-// die ends a rank in the middle of a part, or when another has died before.
-func (w *world) die(r int, all []*solved, order []part, d death) {
-	c := w.comms[r]
+// die ends a rank in the middle of a part of what it runs, or when another has died before.
+func die(c *doorbell.Comm, d death, run func(before func(part int)) error) error {
 	end := func() { c.Abort(errors.New("it dies")) }
-	_ = w.runOn(c.Stream(), r, all, order, func(i int) {
-		if i == d.part {
+	_ = run(func(part int) {
+		if part == d.part {
 			time.AfterFunc(d.after, end)
 		}
 	})
 	end()
-	if err := c.Close(); err != nil {
-		w.tb.Error(err)
-	}
+	return c.Close()
 }
 
 // lostOnly says what is wrong with the error of an operation that the loss of ranks has ended.
@@ -131,11 +133,13 @@ func lostOnly(err error, lost []int) error {
 }
 
 // recover calls Recover until all that die have died.
-func (w *world) recover(r int, left []int) error {
+func (w *world) recover(r int, left []int) error { return recovered(w.bufs[r].Recover, left) }
+
+func recovered(recover func(context.Context) ([]int, error), left []int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	for {
-		got, err := w.bufs[r].Recover(ctx)
+		got, err := recover(ctx)
 		if err == nil && slices.Equal(got, left) {
 			return nil
 		}
