@@ -162,6 +162,13 @@ func (o HTOptions) MessageBytes(lsaSize int) int { return o.sizes(lsaSize).msg }
 // AnswerBytes is described at MessageBytes.
 func (o HTOptions) AnswerBytes() int { return o.sizes(1).answer }
 
+// LayoutBytes is what a rank of so many tells each of its layout in a dispatch, itself too: 4 bytes for each rank, channel and
+// expert of the rank that has most, rounded up to 16.
+func (o HTOptions) LayoutBytes(ranks int) int {
+	o.Channels = max(o.Channels, 1)
+	return o.layout(ranks, 1).counts
+}
+
 // sizes is the layout of a world of one node: what is of no world is right.
 func (o HTOptions) sizes(lsaSize int) htLayout {
 	o.Channels = max(o.Channels, 1)

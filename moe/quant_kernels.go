@@ -46,7 +46,7 @@ func (a *rowFormat) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
 // Infinities and NaN do not count.
 func topOf(t gpu.Thread, x gpu.Ptr[gpu.U32x2], first, end int32) (top uint32) {
 	if gpu.WarpSize == 1 {
-		return num.TopPairs(gpu.Slice(gpu.Cast[uint32](x.At(int(first))), int(2*(end-first))))
+		return num.TopOfPairs(gpu.Slice(gpu.Cast[uint32](x.At(int(first))), int(2*(end-first))))
 	}
 	for i := first + t.Lane(); i < end; i += gpu.WarpSize {
 		for _, w := range x.At(int(i)).Load() {
@@ -67,7 +67,7 @@ func topOf(t gpu.Thread, x gpu.Ptr[gpu.U32x2], first, end int32) (top uint32) {
 func codes(t gpu.Thread, q gpu.Ptr[uint32], x gpu.Ptr[gpu.U32x2], first, end int32, by float32) {
 	if gpu.WarpSize == 1 {
 		n := int(end - first)
-		num.E4M3Pairs(gpu.Slice(q.At(int(first)), n), gpu.Slice(gpu.Cast[uint32](x.At(int(first))), 2*n), by)
+		num.E4M3OfPairs(gpu.Slice(q.At(int(first)), n), gpu.Slice(gpu.Cast[uint32](x.At(int(first))), 2*n), by)
 		return
 	}
 	for i := first + t.Lane(); i < end; i += gpu.WarpSize {

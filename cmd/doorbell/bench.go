@@ -46,27 +46,55 @@ var benchKinds = []benchKind{
 	{name: "bw", short: "bandwidth of puts in flight", ranks: 2, minRanks: 2, sizes: "4..4M", lsa: "off"},
 	{name: "rate", short: "small puts per second", ranks: 2, minRanks: 2, sizes: "8", lsa: "off"},
 	{name: "alltoall", short: "every rank puts to every rank", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on"},
-	{name: "ll", short: "MoE dispatch and combine, low latency", ranks: 4, minRanks: 1, lsa: "on", moe: true, tokens: 64},
-	{name: "ht", short: "MoE dispatch and combine, high throughput", ranks: 4, minRanks: 1, lsa: "on", moe: true, tokens: 4096, long: htLong},
+	{name: "ll", short: "MoE dispatch and combine, low latency", long: llLong, ranks: 4, minRanks: 1, lsa: "on", moe: true, tokens: 64},
+	{name: "ht", short: "MoE dispatch and combine, high throughput", long: htLong, ranks: 4, minRanks: 1, lsa: "on", moe: true, tokens: 4096},
 	{name: "fused", short: "layers that send each tile as it is computed, beside two kernels, and beside the host", long: fusedLong, ranks: 4, minRanks: 2,
 		sizes: "4K,16K,64K", sizesOf: "`SIZES` of what each rank computes and sends to each other", sizesUnit: benches.FusedTile, lsa: "on"},
 	{name: "post", short: "what a put costs the device alone", ranks: 2, minRanks: 2, sizes: "8,64K", lsa: "off", hidden: true},
 	{name: "coll", short: "collectives", ranks: 4, minRanks: 1, sizes: "4..4M", lsa: "on", coll: true, notBuilt: true},
 }
 
+const llLong = `Measures dispatch and combine of a mixture of experts, one operation after another, and verifies what comes. GB/s counts
+bytes as published figures do: for each selection of a token its elements, scales and a header of 16 bytes (dispatch) or its
+BF16 elements (combine), those that stay on their rank too. What is truly sent stands beside it, and the memcpys that the
+algorithm needs, measured in turn with the operations. The published shapes; they need 10, 20 and 6 GB, and 64 ranks of hidden
+7168 would need 80:
+
+  doorbell bench ll --local -n 8 --tokens 1..128 --experts 256 --dtype fp8 --paper
+  doorbell bench ll --local -n 16 --ranks-per-node 8 --tokens 128 --experts 256 --dtype fp8 --paper
+  doorbell bench ll --local -n 64 --ranks-per-node 8 --tokens 128 --experts 256 --dtype fp8 --hidden 512 --paper
+
+` + routingLong
+
+const htLong = `Measures dispatch and combine of thousands of tokens (moe.HTBuffer), and verifies what comes. A token goes once to each node
+and there once to each rank, whatever the number of its experts. GB/s counts bytes as published figures do: in a world of one
+node the rows that a rank receives (NVLink), of several a row for each token and node that it goes to (RDMA), what stays on the
+rank or its node too; a row is BF16, or of FP8 elements and a scale of 4 bytes for 128. What is truly moved stands beside it,
+with what the ranks tell each other of their layout, and the memcpys that the algorithm needs: each row to its place, and of each
+message to another node its row into it and across; for a combine each row that is read, and each answer across. The published
+shapes of one and two nodes, the second at a hidden size that there is memory for (of more than 4 nodes they are routed by
+--gating groups:NODES:4):
+
+  doorbell bench ht --local -n 8 --experts 256 --dtype fp8 --paper
+  doorbell bench ht --local -n 16 --ranks-per-node 8 --experts 256 --dtype fp8 --hidden 1024 --paper
+
+` + routingLong
+
+const routingLong = `--routing replays recorded gating: each layer in turn, token by token. A file is what --record wrote, or numpy's; with PyTorch,
+of tensors [tokens, topk] of each layer:
+
+  idx = torch.stack(layers_idx).view(len(layers_idx), ranks, -1, topk).cpu()    # integers, -1 for none
+  w = torch.stack(layers_weights).view_as(idx).float().cpu()
+  numpy.savez("routing.npz", idx=idx, weights=w, experts=256)
+
+numpy.save("routing.npy", idx) is enough where weights do not matter: each is then 1/topk, and --experts says how many
+experts there are.`
+
 const fusedLong = `Measures two layers that exchange what they compute, RMSNorm with all-gather and GEMV with all-reduce, each in three forms
 of the same work over the same memory: fused, one kernel that sends each tile of 4 KiB as soon as it is computed; unfused, a
 kernel that computes all and then one that sends all; host, the same with the host waiting between any two kernels, where a
 kernel that only communicates stands for the transfer that the host would post. A time is a round as the host sees it, from
 the first launch to the end of its wait; GB/s is what a rank sends to all others.`
-
-const htLong = `Measures dispatch and combine of thousands of tokens (moe.HTBuffer). "size" is what the published figures count for a rank:
-in a world of one node the rows that it receives; of several, one row for each token and node that it goes to, its own
-included. "net" is the messages that all ranks truly put to the network in one operation. Below each stand the parts of its time by the
-device's clock, and the copies of memory that it cannot do without, by all ranks at once until the last is done, in the same
-run; "of copies" is its time over theirs, medians. For a dispatch: each row into its place; of each message to another node
-its row into the message, the message across, and its row into its places there. For a combine: the outputs that it reads,
-and each message across.`
 
 // benchRunner is runBench; tests put another in its place.
 var benchRunner = runBench
@@ -284,15 +312,11 @@ func (s *session) show(r report.Result, failure error) error {
 		if err := r.WriteJSON(s.stdout); err != nil {
 			return err
 		}
-	} else if err := r.WriteTable(s.stdout); err != nil {
+	} else if err := r.WriteTable(s.stdout, s.cfg.Paper); err != nil {
 		return err
 	}
-	if s.cfg.Paper {
-		if s.name != "pingpong" {
-			fmt.Fprintf(s.stderr, "%s: --paper has figures for pingpong only\n", s.head)
-		} else if !s.cfg.JSON {
-			fmt.Fprint(s.stdout, report.PaperText())
-		}
+	if s.cfg.Paper && len(report.PublishedFor(s.name)) == 0 {
+		fmt.Fprintf(s.stderr, "%s: --paper has figures for pingpong, ll and ht only\n", s.head)
 	}
 	if s.cfg.Plot != "" && len(r.Rows) > 0 {
 		if err := report.WritePlot(s.cfg.Plot, r, report.ChartOptions{Paper: s.cfg.Paper}); err != nil {

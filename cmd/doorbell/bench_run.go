@@ -13,6 +13,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/launchenv"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/moe/routing"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 )
 
@@ -32,7 +33,13 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 	bc := benches.Config{
 		HostWindows: cfg.Windows == "host",
 		Sizes:       cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
-		TopK: cfg.TopK, Experts: cfg.Experts, Format: cfg.format(), PerRank: cfg.Wire == "rank", Channels: cfg.Channels, Ring: cfg.Ring, Routing: cfg.Routing, Record: cfg.Record, Inject: cfg.Inject, Step: cfg.Step,
+		TopK: cfg.TopK, Experts: cfg.Experts, Format: cfg.format(), PerRank: cfg.Wire == "rank", Channels: cfg.Channels, Ring: cfg.Ring, Routing: cfg.Routing, Record: cfg.Record, Step: cfg.Step,
+	}
+	if cfg.Gating != "" {
+		var err error
+		if bc.Gating, err = routing.ParsePattern(cfg.Gating); err != nil {
+			return report.Result{}, usagef("--gating: %w", err)
+		}
 	}
 	if err := bindRank(cfg); err != nil {
 		return report.Result{}, err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/launchenv"
 	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/routing"
 )
 
 // benchConfig is what a bench is asked to do, as checked flags. Bench code gets it with every default filled in.
@@ -35,13 +37,15 @@ type benchConfig struct {
 	Windows  string            // auto, host or device: where windows lie
 	Inject   string            // bitflip, lostput, doublesignal, or empty
 
-	Tokens, Hidden, TopK, Experts int    // ll, ht
-	Wire                          string // ll: expert or rank, what a dispatch message is for
-	Form                          string // ht: slots or rings
-	Channels, Ring                int    // ht; 0 channels: the library's choice; messages of a ring
-	DType                         string // ll, ht: a format of moe; coll: f32 and others
-	Routing, Record               string // files; empty: none
-	Op                            string // coll
+	Tokens                []int  // ll, ht: of each rank, one after another; none: all that the routing's file has
+	Hidden, TopK, Experts int    // ll, ht
+	Wire                  string // ll: expert or rank, what a dispatch message is for
+	Form                  string // ht: slots or rings
+	Channels, Ring        int    // ht; 0 channels: the library's choice; messages of a ring
+	DType                 string // ll, ht: a format of moe; coll: f32 and others
+	Gating                string // ll, ht: a pattern of moe/routing
+	Routing, Record       string // files; empty: none
+	Op                    string // coll
 
 	JSON  bool
 	Plot  string
@@ -83,7 +87,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		LSA          string  `json:"lsa"`
 		Windows      string  `json:"windows,omitempty"`
 		Inject       string  `json:"inject,omitempty"`
-		Tokens       int     `json:"tokens,omitempty"`
+		Tokens       []int   `json:"tokens,omitempty"`
 		Hidden       int     `json:"hidden,omitempty"`
 		TopK         int     `json:"topk,omitempty"`
 		Experts      int     `json:"experts,omitempty"`
@@ -92,21 +96,22 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Form         string  `json:"form,omitempty"`
 		Channels     int     `json:"channels,omitempty"`
 		Ring         int     `json:"ring,omitempty"`
+		Gating       string  `json:"gating,omitempty"`
 		Routing      string  `json:"routing,omitempty"`
 		Record       string  `json:"record,omitempty"`
 		Op           string  `json:"op,omitempty"`
 		PTX          string  `json:"ptx,omitempty"`
 		Pairs        int     `json:"pairs,omitempty"`
 	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
-		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Form, c.Channels, c.Ring, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
+		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Form, c.Channels, c.Ring, c.Gating, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
 }
 
 // benchFlags are flags as typed, before they become a benchConfig.
 type benchFlags struct {
 	benchConfig
-	sizes, lsa string
-	kind       benchKind
-	set        func(flag string) bool // whether it was given
+	sizes, lsa, tokens string
+	kind               benchKind
+	set                func(flag string) bool // whether it was given
 }
 
 func (b *benchFlags) register(f *pflag.FlagSet) {
@@ -131,15 +136,15 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&b.Inject, "inject", "", "make one thing go wrong, which must be noticed: `bitflip|lostput|doublesignal`")
 	f.BoolVar(&b.JSON, "json", false, "print one JSON object on standard output and nothing else")
 	f.StringVar(&b.Plot, "plot", "", "draw a chart into `FILE.svg|.png|.html`")
-	f.BoolVar(&b.Paper, "paper", false, "show the figures that arXiv 2511.15076 gives, beside ours (pingpong)")
+	f.BoolVar(&b.Paper, "paper", false, "show the figures that arXiv 2511.15076 and DeepEP give, beside ours (pingpong, ll, ht)")
 	f.StringVar(&b.PTX, "ptx", "", "take the kernels of this PTX or cubin `FILE` in place of the built-in ones, to compare compilers")
 	f.IntVar(&b.Pairs, "pairs", 0, "with --ptx, measure the built-in kernel and the file's in turn, so many `TIMES` (pingpong)")
 	_ = errors.Join(f.MarkHidden("ptx"), f.MarkHidden("pairs"))
 	if b.kind.moe {
-		f.IntVar(&b.Tokens, "tokens", b.kind.tokens, "tokens of each rank")
+		f.StringVar(&b.tokens, "tokens", strconv.Itoa(b.kind.tokens), "`TOKENS` of each rank: one number, a range by powers of two as 1..128, or a list as 1,8,100")
 		f.IntVar(&b.Hidden, "hidden", 7168, "elements of a token")
 		f.IntVar(&b.TopK, "topk", 8, "experts that each token goes to")
-		f.IntVar(&b.Experts, "experts", 32, "experts in the whole world")
+		f.IntVar(&b.Experts, "experts", 32, "experts in the whole world; a routing's file may say another number")
 		f.StringVar(&b.DType, "dtype", "bf16", "type of a token's elements on the way to experts: `"+strings.Join(moe.Formats(), "|")+"`")
 		if b.kind.name == "ll" {
 			f.StringVar(&b.Wire, "wire", "expert", "send a token once to each of its experts, or to each rank that has some: `expert|rank`")
@@ -148,8 +153,9 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 			f.IntVar(&b.Channels, "channels", 0, "parts that a rank's tokens are cut into (0: the library chooses)")
 			f.IntVar(&b.Ring, "ring", 128, "messages that a ring has room for")
 		}
-		f.StringVar(&b.Routing, "routing", "", "take each token's experts from a `FILE`")
-		f.StringVar(&b.Record, "record", "", "write each token's experts to a `FILE`")
+		f.StringVar(&b.Gating, "gating", "uniform", "draw each token's experts by a `PATTERN`: "+routing.Patterns)
+		f.StringVar(&b.Routing, "routing", "", "take each token's experts from a `FILE`, layer by layer: JSON lines, or numpy's .npy or .npz")
+		f.StringVar(&b.Record, "record", "", "write each token's experts to a `FILE` of JSON lines")
 	}
 	if b.kind.coll {
 		f.StringVar(&b.Op, "op", "allreduce", "collective `OPERATION`")
@@ -217,6 +223,12 @@ func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 		}
 	}
 	if b.kind.moe {
+		if c.Routing == "" || b.set("tokens") {
+			var err error
+			if c.Tokens, err = parseTokens(b.tokens); err != nil {
+				return c, err
+			}
+		}
 		if err := c.checkMoE(); err != nil {
 			return c, err
 		}
@@ -228,7 +240,7 @@ func (c *benchConfig) checkMoE() error {
 	for _, v := range []struct {
 		flag  string
 		value int
-	}{{"--tokens", c.Tokens}, {"--hidden", c.Hidden}, {"--topk", c.TopK}, {"--experts", c.Experts}} {
+	}{{"--hidden", c.Hidden}, {"--topk", c.TopK}, {"--experts", c.Experts}} {
 		if v.value < 1 || v.value > 1<<24 {
 			return usagef("%s %d: it must be from 1 to %d", v.flag, v.value, 1<<24)
 		}
@@ -244,7 +256,25 @@ func (c *benchConfig) checkMoE() error {
 	if c.Channels < 0 {
 		return usagef("--channels %d: it must be 0, for the library's choice, or more", c.Channels)
 	}
+	if _, err := routing.ParsePattern(c.Gating); err != nil {
+		return usagef("--gating: %w", err)
+	}
 	return errors.Join(oneOf("--wire", c.Wire, "expert", "rank"), oneOf("--form", c.Form, "slots", "rings"), oneOf("--dtype", c.DType, moe.Formats()...))
+}
+
+// parseTokens reads --tokens, which is written as sizes are.
+func parseTokens(s string) (all []int, err error) {
+	sizes, err := parseSizes(s)
+	for _, n := range sizes {
+		if n < 1 || n > routing.MaxTokens {
+			err = fmt.Errorf("%d: it must be from 1 to %d", n, routing.MaxTokens)
+		}
+		all = append(all, int(n))
+	}
+	if err != nil {
+		return nil, usagef("--tokens %q: %w", s, err)
+	}
+	return all, nil
 }
 
 // format is what --dtype says of ll and ht; BF16 for the others.

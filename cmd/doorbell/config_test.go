@@ -87,8 +87,14 @@ func TestConfigDefaults(t *testing.T) {
 		c.Net != "auto" || c.Backend != "auto" || c.Device != "auto" || c.Progress != "auto" {
 		t.Errorf("%+v %v", c, err)
 	}
-	if c, err = parse(t, "ll", "", nil); err != nil || c.Ranks != 4 || !c.LSA || c.Tokens != 64 || c.Hidden != 7168 || c.TopK != 8 ||
+	if c, err = parse(t, "ll", "", nil); err != nil || c.Ranks != 4 || !c.LSA || len(c.Tokens) != 1 || c.Tokens[0] != 64 || c.Hidden != 7168 || c.TopK != 8 ||
 		c.Experts != 32 || c.DType != "bf16" || len(c.Sizes) != 0 {
+		t.Errorf("%+v %v", c, err)
+	}
+	if c, err = parse(t, "ht", "", nil); err != nil || !slices.Equal(c.Tokens, []int{4096}) || c.Form != "slots" || c.Ring != 0 || c.Channels != 0 || c.Wire != "" {
+		t.Errorf("%+v %v", c, err)
+	}
+	if c, err = parse(t, "ht", "--form rings --tokens 1K,4K --gating groups:4:2", nil); err != nil || !slices.Equal(c.Tokens, []int{1024, 4096}) || c.Ring != 32 {
 		t.Errorf("%+v %v", c, err)
 	}
 	if c, err = parse(t, "rate", "", nil); err != nil || !slices.Equal(c.Sizes, []int64{8}) {
@@ -141,7 +147,7 @@ func TestConfigJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"ranks":4,"ranks_per_node":0,"net":"auto","backend":"auto","device":"auto","local":false,"progress":"auto","bind":true,"iters":0,"warmup":-1,` +
-		`"seed":5,"timeout":"30s","lsa":"on","tokens":64,"hidden":7168,"topk":8,"experts":32,"dtype":"bf16","wire":"expert","routing":"r.txt"}`
+		`"seed":5,"timeout":"30s","lsa":"on","hidden":7168,"topk":8,"experts":32,"dtype":"bf16","wire":"expert","gating":"uniform","routing":"r.txt"}`
 	if string(b) != want {
 		t.Errorf("got  %s\nwant %s", b, want)
 	}

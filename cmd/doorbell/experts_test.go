@@ -9,14 +9,16 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 )
 
-// Dispatch and combine between processes: each format, each wire, by stores, by puts, and by both.
+// Dispatch and combine between processes: each format, each wire and form, by stores, by puts, and by both.
 func TestExpertsInProcesses(t *testing.T) {
 	for _, flags := range []string{
-		"--dtype fp8 --wire expert --lsa off", "--dtype fp8-pow2 --wire rank --lsa on", "--dtype fp8-ue8m0 --wire rank --ranks-per-node 2",
-		"--dtype bf16 --wire rank --lsa off --net tcp",
+		"ll --dtype fp8 --wire expert --lsa off", "ll --dtype fp8-pow2 --wire rank --lsa on", "ll --dtype fp8-ue8m0 --wire rank --ranks-per-node 2",
+		"ll --dtype bf16 --wire rank --lsa off --net tcp",
+		"ht --dtype fp8 --lsa off", "ht --dtype fp8-pow2", "ht --dtype fp8-ue8m0 --ranks-per-node 2 --form rings --ring 2",
+		"ht --dtype bf16 --ranks-per-node 2 --net tcp --gating zipf:1.2",
 	} {
 		t.Run(flags, func(t *testing.T) {
-			args := append(strings.Fields("bench ll --json -n 4 --tokens 5 --hidden 264 --experts 10 --topk 3 --iters 3 --timeout 15s"), strings.Fields(flags)...)
+			args := strings.Fields("bench " + flags + " --json -n 4 --tokens 5 --hidden 264 --experts 10 --topk 3 --iters 3 --timeout 15s")
 			code, out, errs := command(t, "real", args...)
 			r, err := report.Decode([]byte(out))
 			if code != 0 || err != nil || !r.Verified || len(r.Rows) != 2 || r.Rows[0].CheckedBytes == 0 {

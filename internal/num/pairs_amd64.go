@@ -6,7 +6,7 @@ package num
 
 import "golang.org/x/sys/cpu"
 
-// What the vector units do: so many words from the first, a multiple of 8 or 16. The race detector does not see what they touch,
+// What the vector units do: so many words from the first, a multiple of 8. The race detector does not see what they touch,
 // and its builds have none of it.
 
 func addVectors(lo, hi []float32, v []uint32, w float32) int {
@@ -29,37 +29,8 @@ func roundVectors(out []uint32, lo, hi []float32) int {
 	return n
 }
 
-func topVectors(v []uint32) (n int, top uint32) {
-	n = len(v) &^ 7
-	if n == 0 || !cpu.X86.HasAVX2 {
-		return 0, 0
-	}
-	var each [16]uint16
-	topAVX2(&each, &v[0], n)
-	for _, m := range each {
-		top = max(top, uint32(m))
-	}
-	return n, top
-}
-
-func e4m3Vectors(q, v []uint32, by float32) int {
-	n := len(v) &^ 15
-	if n == 0 || !cpu.X86.HasAVX2 {
-		return 0
-	}
-	_ = q[n/2-1]
-	e4m3AVX2(&q[0], &v[0], n, by)
-	return n
-}
-
 //go:noescape
 func addAVX2(lo, hi *float32, v *uint32, n int, w float32)
 
 //go:noescape
 func roundAVX2(out *uint32, lo, hi *float32, n int)
-
-//go:noescape
-func topAVX2(each *[16]uint16, v *uint32, n int)
-
-//go:noescape
-func e4m3AVX2(q, v *uint32, n int, by float32)

@@ -7,7 +7,3 @@ package num
 func addVectors(_, _ []float32, _ []uint32, _ float32) int { return 0 }
 
 func roundVectors(_ []uint32, _, _ []float32) int { return 0 }
-
-func topVectors(_ []uint32) (n int, top uint32) { return 0, 0 }
-
-func e4m3Vectors(_, _ []uint32, _ float32) int { return 0 }

@@ -19,6 +19,15 @@ func MessageBytes(f moe.Format, hidden int) int64 {
 	return int64(hidden) + 4*int64((hidden+group-1)/group) + HeaderBytes
 }
 
+// HTRowBytes returns the bytes of a dispatched token as the published figures of the high-throughput form count them: a BF16
+// row; of FP8 half of one and a scale of 4 bytes for 128 elements, in that proportion whatever hidden is.
+func HTRowBytes(f moe.Format, hidden int) int64 {
+	if f == moe.BF16 {
+		return PayloadBytes(hidden)
+	}
+	return int64(hidden) + int64(hidden)*4/group
+}
+
 // Account is what one rank does in one LL dispatch and one LL combine. Logical bytes count every selection of this rank
 // as a source, its own experts included, and neither signals nor counts: the definition of DeepEP's low-latency test.
 // Puts and signals count what this rank issues, to itself included.
@@ -85,3 +94,58 @@ func Traffic(p *Problem) [][]int64 {
 	}
 	return m
 }
+
+// RankTraffic returns how many tokens of each rank have a selection on each rank: [source rank][owner]. It is what is sent
+// where a token goes once to a rank. p must be valid.
+func RankTraffic(p *Problem) [][]int64 {
+	m := make([][]int64, p.Ranks)
+	for s := range m {
+		m[s] = make([]int64, p.Ranks)
+		for i := 0; i < len(p.Idx[s]); i += p.TopK {
+			here := make(map[int]bool, p.TopK)
+			for _, e := range p.Idx[s][i : i+p.TopK] {
+				if e >= 0 && !here[p.Owner(int(e))] {
+					here[p.Owner(int(e))] = true
+					m[s][p.Owner(int(e))]++
+				}
+			}
+		}
+	}
+	return m
+}
+
+// Paths is how many messages, or bytes of them, take each way.
+type Paths struct {
+	Own     int64 // to the rank itself
+	LSA     int64 // stored into windows of another rank of the node
+	Network int64 // put to another rank
+}
+
+// PathsOf splits a traffic, [source rank][target]. Ranks of a node are lsaSize ranks one after the other; 1 is for a
+// world in which nobody stores.
+func PathsOf(traffic [][]int64, lsaSize int) (p Paths) {
+	for s := range traffic {
+		for r, n := range traffic[s] {
+			switch {
+			case r == s:
+				p.Own += n
+			case r/lsaSize == s/lsaSize:
+				p.LSA += n
+			default:
+				p.Network += n
+			}
+		}
+	}
+	return p
+}
+
+// Times returns the paths of so many bytes each.
+func (p Paths) Times(bytes int64) Paths {
+	return Paths{p.Own * bytes, p.LSA * bytes, p.Network * bytes}
+}
+
+// Total returns what takes any way.
+func (p Paths) Total() int64 { return p.Own + p.LSA + p.Network }
+
+// Plus adds up two.
+func (p Paths) Plus(o Paths) Paths { return Paths{p.Own + o.Own, p.LSA + o.LSA, p.Network + o.Network} }

@@ -138,51 +138,58 @@ func twoLevels(ranks, perNode int, round bool, of func(r int) (float32, bool)) f
 	return acc
 }
 
-// HTTraffic is what one rank does in one dispatch.
+// HTTraffic is what one rank does in one dispatch, or several.
 type HTTraffic struct {
 	// As the published figures count (DeepEP's intranode and internode tests), what stays on the rank included.
 	Nodes int64 // for each token the distinct nodes that it goes to: rows that would be put
 	Rows  int64 // rows that the rank receives
 
-	Near   int64 // rows that it stores at ranks of its node, of its own tokens
-	Far    int64 // messages that it puts to other nodes
+	Stored int64 // rows that it stores at ranks of its node, of its own tokens and of those it passes on; a combine reads as many
+	Own    int64 // of these, at itself
+	Put    int64 // messages that it puts to other nodes
 	Came   int64 // messages that other nodes put to it; a combine puts as many back
-	Passed int64 // rows that it stores of them at ranks of its node
 }
 
-// HTTrafficOf returns the traffic of rank r, where perNode consecutive ranks are a node. p must be valid.
-func HTTrafficOf(p *Problem, r, perNode int) (a HTTraffic) {
+// Plus adds up two.
+func (a HTTraffic) Plus(o HTTraffic) HTTraffic {
+	return HTTraffic{a.Nodes + o.Nodes, a.Rows + o.Rows, a.Stored + o.Stored, a.Own + o.Own, a.Put + o.Put, a.Came + o.Came}
+}
+
+// HTTrafficOf returns the traffic of each rank, where perNode consecutive ranks are a node. p must be valid.
+func HTTrafficOf(p *Problem, perNode int) []HTTraffic {
+	all := make([]HTTraffic, p.Ranks)
 	goes := make([]bool, p.Ranks)
-	for s := 0; s < p.Ranks; s++ {
-		for t := 0; t < p.Tokens(s); t++ {
+	for s := range all {
+		for t := range p.Tokens(s) {
 			clear(goes)
 			for _, e := range p.Idx[s][t*p.TopK : (t+1)*p.TopK] {
 				if e >= 0 {
 					goes[p.Owner(int(e))] = true
 				}
 			}
-			if goes[r] {
-				a.Rows++
-			}
 			for first := 0; first < p.Ranks; first += perNode {
 				n := int64(0)
-				for _, here := range goes[first : first+perNode] {
-					if here {
+				for r := first; r < first+perNode; r++ {
+					if goes[r] {
+						all[r].Rows++
 						n++
 					}
 				}
-				mine := first/perNode == r/perNode // the node
-				switch {
-				case n == 0:
-				case s == r && mine:
-					a.Nodes, a.Near = a.Nodes+1, a.Near+n
-				case s == r:
-					a.Nodes, a.Far = a.Nodes+1, a.Far+1
-				case mine && s%perNode == r%perNode:
-					a.Came, a.Passed = a.Came+1, a.Passed+n
+				if n == 0 {
+					continue
+				}
+				all[s].Nodes++
+				by := first + s%perNode // who stores the token's rows there
+				all[by].Stored += n
+				if goes[by] {
+					all[by].Own++
+				}
+				if first/perNode != s/perNode {
+					all[s].Put++
+					all[by].Came++
 				}
 			}
 		}
 	}
-	return a
+	return all
 }

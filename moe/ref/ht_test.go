@@ -100,18 +100,3 @@ func TestHTCombineGolden(t *testing.T) {
 		t.Errorf("outputs that are not there: %v", err)
 	}
 }
-
-func TestHTTrafficGolden(t *testing.T) {
-	p := spread4(0, 1, 3)
-	p.X[2], p.Idx[2] = row(8, 9), []int32{0, 1, -1, 0}
-	for r, want := range []HTTraffic{
-		{Nodes: 2, Rows: 2, Near: 2, Far: 1, Came: 1, Passed: 2},
-		{Rows: 2},
-		{Nodes: 1, Far: 1, Came: 1, Passed: 1},
-		{Rows: 1},
-	} {
-		if got := HTTrafficOf(p, r, 2); got != want {
-			t.Errorf("rank %d: %+v, want %+v", r, got, want)
-		}
-	}
-}

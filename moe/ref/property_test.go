@@ -95,8 +95,12 @@ func TestDispatchDeliversEachSelectionOnce(t *testing.T) {
 				}
 			}
 			sent += ref.AccountOf(p, s).DispatchPuts
-			for _, n := range ref.Traffic(p)[s] {
+			once := ref.RankTraffic(p)[s]
+			for r, n := range ref.Traffic(p)[s] {
 				moved += n
+				if once[r] > min(n, int64(p.Tokens(s))) || n > once[r]*int64(p.TopK) {
+					t.Fatalf("rank %d to %d: %d selections of %d tokens", s, r, n, once[r])
+				}
 			}
 		}
 		if valid != sent || valid != moved || valid != int64(len(seen)) {

@@ -226,6 +226,53 @@ func TestAccountGolden(t *testing.T) {
 	}
 }
 
+// A node of ranks 0 and 1, and one of 2 and 3.
+func TestPathsGolden(t *testing.T) {
+	traffic := [][]int64{{1, 2, 4, 8}, {16, 32, 64, 128}, {256, 512, 1024, 2048}, {0, 0, 4096, 8192}}
+	want := Paths{Own: 1 + 32 + 1024 + 8192, LSA: 2 + 16 + 2048 + 4096, Network: 4 + 8 + 64 + 128 + 256 + 512}
+	if got := PathsOf(traffic, 2); got != want || got.Total() != 16383 {
+		t.Errorf("got %+v, %d in all, want %+v", got, got.Total(), want)
+	}
+	if got := PathsOf(traffic, 1); got.LSA != 0 || got.Network != want.LSA+want.Network || got.Own != want.Own {
+		t.Errorf("nobody stores: %+v", got)
+	}
+	if got := (Paths{1, 2, 3}).Times(10).Plus(Paths{1, 1, 1}); got != (Paths{11, 21, 31}) {
+		t.Errorf("got %+v", got)
+	}
+	p := tiny()
+	p.Idx[0] = []int32{0, 0, 2, -1, 0, 2}
+	if got := RankTraffic(p); got[0][0]+got[0][1] != 4 {
+		t.Errorf("3 tokens that go to 1, 1 and 2 ranks: %v", got)
+	}
+}
+
+// Two nodes of two ranks, an expert each. Rank 0's tokens go to ranks 1, 2 and 3, and to nobody; rank 3's to 3 alone.
+func TestHTTrafficGolden(t *testing.T) {
+	p := &Problem{Ranks: 4, Experts: 4, TopK: 3, Hidden: 8, Idx: [][]int32{{2, 1, 3, -1, -1, -1}, {}, {}, {3, -1, 3}}}
+	want := []HTTraffic{
+		{Nodes: 2, Stored: 1, Put: 1},
+		{Rows: 1},
+		{Rows: 1, Stored: 2, Own: 1, Came: 1},
+		{Nodes: 1, Rows: 2, Stored: 1, Own: 1},
+	}
+	var sum HTTraffic
+	for r, got := range HTTrafficOf(p, 2) {
+		if got != want[r] {
+			t.Errorf("rank %d: %+v, want %+v", r, got, want[r])
+		}
+		sum = sum.Plus(got)
+	}
+	if whole := (HTTraffic{Nodes: 3, Rows: 4, Stored: 4, Own: 2, Put: 1, Came: 1}); sum != whole {
+		t.Errorf("all ranks: %+v, want %+v", sum, whole)
+	}
+	// Each rank a node: nobody stores for another.
+	for r, got := range HTTrafficOf(p, 1) {
+		if got.Stored != got.Own || got.Rows != got.Own || got.Nodes != []int64{3, 0, 0, 1}[r] || got.Put != []int64{3, 0, 0, 0}[r] {
+			t.Errorf("rank %d alone: %+v", r, got)
+		}
+	}
+}
+
 func TestValidateRefuses(t *testing.T) {
 	var none *Problem
 	if err := none.Validate(); err == nil {

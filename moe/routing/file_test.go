@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -34,11 +35,11 @@ func TestFileGolden(t *testing.T) {
 	if err := Write(&b, goldenRouting()); err != nil || b.String() != goldenFile {
 		t.Errorf("write: error %v, got\n%swant\n%s", err, b.String(), goldenFile)
 	}
-	g, err := Read(strings.NewReader(goldenFile))
-	if err != nil || !reflect.DeepEqual(g, goldenRouting()) {
-		t.Errorf("read: error %v, got %+v, want %+v", err, g, goldenRouting())
+	got, err := Read(strings.NewReader(goldenFile))
+	if err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], goldenRouting()) {
+		t.Fatalf("read: error %v, got %+v, want %+v", err, got, goldenRouting())
 	}
-	if math.Signbit(float64(g.Weights[2][3])) == false {
+	if math.Signbit(float64(got[0].Weights[2][3])) == false {
 		t.Error("read: -0 lost its sign")
 	}
 }
@@ -46,20 +47,26 @@ func TestFileGolden(t *testing.T) {
 func TestFileRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		g, err := Generate(drawOptions(t))
-		if err != nil {
-			t.Fatal(err)
+		o := drawOptions(t)
+		var layers []*Routing
+		for range rapid.IntRange(1, 4).Draw(t, "layers") {
+			g, err := Generate(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			layers = append(layers, g)
+			o.Seed, o.Tokens = o.Seed+1, o.Tokens/2
 		}
 		path := filepath.Join(dir, "routing.jsonl")
-		if err := WriteFile(path, g); err != nil {
+		if err := WriteFile(path, layers...); err != nil {
 			t.Fatal(err)
 		}
-		got, err := ReadFile(path)
+		got, err := ReadFile(path, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !equal(g, got) {
-			t.Fatalf("got %+v, want %+v", got, g)
+		if !slices.EqualFunc(layers, got, equal) {
+			t.Fatalf("got %+v, want %+v", got, layers)
 		}
 	})
 }
@@ -83,9 +90,14 @@ func equal(a, b *Routing) bool {
 }
 
 func TestReadRefuses(t *testing.T) {
+	twoLayers := strings.Replace(goldenFile, `"version":1`, `"version":1,"layers":2`, 1)
 	header := func(s string) string { return strings.Replace(goldenFile, `"tokens":[1,0,2]`, s, 1) }
 	for name, c := range map[string]struct{ in, want string }{
-		"empty":            {"", "line 1: end of file, wanted the header"},
+		"empty":            {"", "line 1: end of file, wanted the header of layer 0"},
+		"layers cut":       {twoLayers, "line 5: end of file, wanted the header of layer 1"},
+		"layers negative":  {strings.Replace(goldenFile, `"version":1`, `"version":1,"layers":-1`, 1), "layers -1, accepted 1..4096"},
+		"layers differ":    {twoLayers + `{"format":"doorbell-routing","version":1,"ranks":3,"experts":5,"topk":2,"tokens":[0,0,0]}`, "line 5: layer 1: 3 ranks, 5 experts, topk 2; layer 0 has 3, 4 and 2"},
+		"layers too many":  {goldenFile + goldenFile, "line 5: more lines than"},
 		"not json":         {"hello\n", "line 1: the header"},
 		"other format":     {strings.Replace(goldenFile, "doorbell-routing", "x", 1), `format "x", accepted "doorbell-routing"`},
 		"later version":    {strings.Replace(goldenFile, `"version":1`, `"version":2`, 1), "version 2, accepted 1"},
@@ -100,7 +112,7 @@ func TestReadRefuses(t *testing.T) {
 		"blank line after": {goldenFile + "\n", "line 5: more lines than"},
 		"cut short":        {goldenFile[:len(goldenFile)-5], "line 4"},
 		"unknown name":     {strings.Replace(goldenFile, `"seed"`, `"sead"`, 1), "sead"},
-		"expert too high":  {strings.Replace(goldenFile, "[1,-1]", "[4,-1]", 1), "line 3: rank 2 token 0: selection 0: expert 4, accepted -1..3"},
+		"expert too high":  {strings.Replace(goldenFile, "[1,-1]", "[4,-1]", 1), "line 3: layer 0 rank 2 token 0: selection 0: expert 4, accepted -1..3"},
 		"expert below -1":  {strings.Replace(goldenFile, "[1,-1]", "[1,-2]", 1), "selection 1: expert -2"},
 		"expert overflows": {strings.Replace(goldenFile, "[1,-1]", "[4294967296,-1]", 1), "line 3"},
 		"expert null":      {strings.Replace(goldenFile, "[1,-1]", "[1,null]", 1), "line 3: token 0 of 2 of rank 2: null, accepted numbers"},
@@ -126,7 +138,7 @@ func TestFileErrorsAreNotCorruption(t *testing.T) {
 			t.Errorf("disk breaks after %d bytes: got %v, wanted the disk's error", cut, err)
 		}
 	}
-	if _, err := ReadFile(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := ReadFile(filepath.Join(t.TempDir(), "none"), 1); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("file is not there: got %v", err)
 	}
 	if err := WriteFile(filepath.Join(t.TempDir(), "none", "f"), goldenRouting()); !errors.Is(err, os.ErrNotExist) {
@@ -142,6 +154,14 @@ type failing struct{ err error }
 func (f *failing) Write([]byte) (int, error) { return 0, f.err }
 
 func TestWriteRefusesBadRouting(t *testing.T) {
+	if err := Write(io.Discard); err == nil || !strings.Contains(err.Error(), "0 layers, accepted 1..4096") {
+		t.Errorf("no layers: %v", err)
+	}
+	other := goldenRouting()
+	other.Experts = 5
+	if err := Write(io.Discard, goldenRouting(), other); err == nil || !strings.Contains(err.Error(), "layer 1: 3 ranks, 5 experts") {
+		t.Errorf("layers of other experts: %v", err)
+	}
 	for want, change := range map[string]func(*Routing){
 		"ranks 0":                                func(g *Routing) { g.Ranks = 0 },
 		"selections of 2 ranks":                  func(g *Routing) { g.Idx = g.Idx[:2] },
@@ -160,39 +180,44 @@ func TestWriteRefusesBadRouting(t *testing.T) {
 	}
 }
 
-// Whatever is read is valid, small beside its bytes, and comes back the same.
+// checkRead holds that what was read from a number of bytes is valid, and small beside them, and comes back the same.
+func checkRead(t *testing.T, layers []*Routing, err error, size int) {
+	t.Helper()
+	if err != nil {
+		if !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("bytes alone gave %v", err)
+		}
+		return
+	}
+	entries := 0
+	for _, g := range layers {
+		for r := range g.Idx {
+			entries += len(g.Idx[r])
+		}
+	}
+	if entries > size || len(layers)*layers[0].Ranks > size {
+		t.Fatalf("%d entries of %d layers and %d ranks from %d bytes", entries, len(layers), layers[0].Ranks, size)
+	}
+	var b bytes.Buffer
+	if err := Write(&b, layers...); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Read(&b)
+	if err != nil || !slices.EqualFunc(layers, again, equal) {
+		t.Fatalf("second reading: error %v, got %+v, want %+v", err, again, layers)
+	}
+}
+
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(goldenFile))
 	f.Add([]byte(goldenFile[:len(goldenFile)-3]))
+	f.Add([]byte(strings.Replace(goldenFile, `"version":1`, `"version":1,"layers":2`, 1) + goldenFile))
 	f.Add([]byte(strings.Replace(goldenFile, `"tokens":[1,0,2]`, `"tokens":[1048576,0,0]`, 1)))
 	f.Add([]byte(strings.Replace(goldenFile, `"ranks":3`, `"ranks":4096`, 1)))
 	f.Add([]byte(`{"format":"doorbell-routing","version":1,"ranks":1,"experts":1,"topk":1,"seed":0,"tokens":[0]}`))
 	f.Add([]byte(`{"format":"doorbell-routing","version":1,"ranks":1,"experts":1,"topk":1,"seed":0,"tokens":[1]}` + "\r\n" + `{"idx":[0],"w":[1e-45]}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		g, err := Read(bytes.NewReader(in))
-		if err != nil {
-			if g != nil || !errors.Is(err, ErrCorrupt) {
-				t.Fatalf("routing %v with error %v", g, err)
-			}
-			return
-		}
-		if err := g.Validate(); err != nil {
-			t.Fatal(err)
-		}
-		entries := 0
-		for r := range g.Idx {
-			entries += len(g.Idx[r])
-		}
-		if entries > len(in) || g.Ranks > len(in) {
-			t.Fatalf("%d entries of %d ranks from %d bytes", entries, g.Ranks, len(in))
-		}
-		var b bytes.Buffer
-		if err := Write(&b, g); err != nil {
-			t.Fatal(err)
-		}
-		again, err := Read(&b)
-		if err != nil || !equal(g, again) {
-			t.Fatalf("second reading: error %v, got %+v, want %+v", err, again, g)
-		}
+		layers, err := Read(bytes.NewReader(in))
+		checkRead(t, layers, err, len(in))
 	})
 }

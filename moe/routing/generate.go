@@ -2,7 +2,11 @@
 
 package routing
 
-import "math"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // Generate returns the routing that o describes, or the error of o.Validate. Equal options give equal routings, in every
 // process.
@@ -62,9 +66,10 @@ func permutation(g *rng, n int) []int {
 type drawer struct {
 	o      Options
 	rng    rng
-	share  []uint64 // relative probability of each expert; integers, so that sums are exact
-	lo, hi int      // the hot experts
-	taken  []bool   // experts that this token names already
+	share  []uint64  // relative probability of each expert; integers, so that sums are exact
+	lo, hi int       // the hot experts
+	score  []float64 // GroupLimited: of this token for each expert, below 0 in groups that it may not go to
+	taken  []bool    // experts that this token names already
 	row    []int32
 	w      []float32
 }
@@ -85,6 +90,8 @@ func newDrawer(o Options) *drawer {
 		d.lo, d.hi = o.Pattern.Hot, o.Pattern.Hot+1
 	case HotRank:
 		d.lo, d.hi = expertRange(o.Experts, o.Ranks, o.Pattern.Hot)
+	case GroupLimited:
+		d.score = make([]float64, o.Experts)
 	}
 	return d
 }
@@ -93,6 +100,9 @@ func newDrawer(o Options) *drawer {
 func (d *drawer) token() []int32 {
 	d.row = d.row[:0]
 	clear(d.taken)
+	if d.score != nil {
+		d.gate()
+	}
 	for k := 0; k < d.o.TopK; k++ {
 		e := -1
 		if k == 0 || d.rng.float() >= d.o.Duplicates {
@@ -117,6 +127,9 @@ func (d *drawer) token() []int32 {
 
 // fresh returns an expert that this token does not name yet, or -1 if it names all of them.
 func (d *drawer) fresh(k int) int {
+	if d.score != nil {
+		return d.best()
+	}
 	hot := false
 	switch d.o.Pattern.Kind {
 	case HotExpert:
@@ -151,6 +164,42 @@ func (d *drawer) pick(hot bool) int {
 		}
 	}
 	panic("routing: drawn value beyond the total")
+}
+
+// gate draws the scores of a token and keeps the groups that it may go to.
+func (d *drawer) gate() {
+	each := d.o.Experts / d.o.Pattern.Groups
+	sums := make([]float64, d.o.Pattern.Groups)
+	for g := range sums {
+		first, second := 0.0, 0.0
+		for e := g * each; e < (g+1)*each; e++ {
+			s := d.rng.float()
+			d.score[e] = s
+			first, second = max(first, s), max(second, min(first, s))
+		}
+		sums[g] = first + second
+	}
+	order := make([]int, len(sums))
+	for g := range order {
+		order[g] = g
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(sums[b], sums[a]) })
+	for _, g := range order[d.o.Pattern.Keep:] {
+		for e := g * each; e < (g+1)*each; e++ {
+			d.score[e] = -1
+		}
+	}
+}
+
+// best is the expert with the best score that this token may go to and does not name yet, -1 if there is none.
+func (d *drawer) best() int {
+	at := -1
+	for e, s := range d.score {
+		if s >= 0 && !d.taken[e] && (at < 0 || s > d.score[at]) {
+			at = e
+		}
+	}
+	return at
 }
 
 func (d *drawer) drop() {

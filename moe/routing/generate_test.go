@@ -32,7 +32,7 @@ func drawOptions(t *rapid.T) Options {
 	if o.Duplicates == 0 {
 		o.TopK = min(o.TopK, o.Experts)
 	}
-	o.Pattern.Kind = rapid.SampledFrom([]Kind{Uniform, Zipf, HotExpert, HotRank}).Draw(t, "kind")
+	o.Pattern.Kind = rapid.SampledFrom([]Kind{Uniform, Zipf, HotExpert, HotRank, GroupLimited}).Draw(t, "kind")
 	switch o.Pattern.Kind {
 	case Zipf:
 		o.Pattern.S = rapid.Float64Range(0, 16).Draw(t, "s")
@@ -40,6 +40,13 @@ func drawOptions(t *rapid.T) Options {
 		o.Pattern.Hot = rapid.IntRange(0, o.Experts-1).Draw(t, "hot")
 	case HotRank:
 		o.Pattern.Hot = rapid.IntRange(0, min(o.Ranks, o.Experts)-1).Draw(t, "hot")
+	case GroupLimited:
+		o.Pattern.Groups = rapid.IntRange(1, 8).Draw(t, "groups")
+		o.Pattern.Keep = rapid.IntRange(1, o.Pattern.Groups).Draw(t, "keep")
+		o.Experts *= o.Pattern.Groups
+		if o.Duplicates == 0 {
+			o.TopK = min(o.TopK, o.Pattern.Keep*(o.Experts/o.Pattern.Groups))
+		}
 	}
 	if o.Pattern.Kind == HotExpert || o.Pattern.Kind == HotRank {
 		o.Pattern.Share = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "share")
@@ -100,6 +107,17 @@ func checkToken(t *rapid.T, o Options, idx []int32, w []float32) {
 	}
 	if !o.IntegerWeights && math.Abs(sum-1) > 1e-5 {
 		t.Fatalf("%v: weights %v sum to %g, wanted 1", o, w, sum)
+	}
+	if o.Pattern.Kind == GroupLimited {
+		groups := map[int]bool{}
+		for _, e := range idx {
+			if e >= 0 {
+				groups[int(e)/(o.Experts/o.Pattern.Groups)] = true
+			}
+		}
+		if len(groups) > o.Pattern.Keep {
+			t.Fatalf("%v: %v is in %d groups, accepted up to %d", o, idx, len(groups), o.Pattern.Keep)
+		}
 	}
 	if o.Duplicates == 1 && o.DropEntries == 0 && o.DropTokens == 0 && len(used) != 1 {
 		t.Fatalf("%v: %v names %d experts, wanted one repeated", o, idx, len(used))
@@ -203,11 +221,42 @@ func TestPatternsHaveTheirShape(t *testing.T) {
 	near(t, "hot rank: one expert", n[9], total, 0.1)
 	near(t, "hot rank: expert elsewhere", n[10], total, 0.5/13)
 
+	l := base
+	l.Experts, l.TopK = 16, 2
+	l.Pattern = Pattern{Kind: GroupLimited, Groups: 4, Keep: 1}
+	n, total = histogram(t, l)
+	near(t, "groups: each is as good as another", n[0]+n[1]+n[2]+n[3], total, 0.25)
+	near(t, "groups: one expert", n[9], total, 1.0/16)
+
 	d := base
 	d.TopK, d.DropEntries, d.DropTokens = 4, 0.1, 0.25
 	_, total = histogram(t, d)
 	if want, sd := 64000*0.9*0.75, 4*math.Sqrt(64000*0.675*0.325); math.Abs(float64(total)-want) > 5*sd {
 		t.Errorf("drops: %d selections left, wanted %.0f", total, want)
+	}
+}
+
+// The groups that a token may go to are those whose two best scores have the largest sums.
+func TestGateKeepsTheBestGroups(t *testing.T) {
+	o := Options{Seed: 1, Ranks: 1, Experts: 32, TopK: 8, Pattern: Pattern{Kind: GroupLimited, Groups: 8, Keep: 3}}
+	d := newDrawer(o)
+	for token := range 200 {
+		d.rng = rng{uint64(token)}
+		again := d.rng
+		d.gate()
+		var kept, left []float64
+		for g := range 8 {
+			scores := []float64{again.float(), again.float(), again.float(), again.float()}
+			slices.Sort(scores)
+			if sum := scores[2] + scores[3]; d.score[4*g] >= 0 {
+				kept = append(kept, sum)
+			} else {
+				left = append(left, sum)
+			}
+		}
+		if len(kept) != 3 || slices.Min(kept) < slices.Max(left) {
+			t.Fatalf("token %d: sums %v are kept, %v are not", token, kept, left)
+		}
 	}
 }
 
@@ -244,13 +293,13 @@ func TestExpertRangeAgreesWithReference(t *testing.T) {
 }
 
 func TestPatternStringRoundTrip(t *testing.T) {
-	for _, s := range []string{"uniform", "zipf:1.2", "zipf:0", "hot-expert:3:1", "hot-rank:0:0.5"} {
+	for _, s := range []string{"uniform", "zipf:1.2", "zipf:0", "hot-expert:3:1", "hot-rank:0:0.5", "groups:8:4"} {
 		p, err := ParsePattern(s)
 		if err != nil || p.String() != s {
 			t.Errorf("%q: got %q, error %v", s, p, err)
 		}
 	}
-	for _, s := range []string{"", "zipf", "zipf:x", "uniform:1", "hot-rank:0", "hot-expert:a:1", "hot-expert:1:b", "hot-rank:0:1:2"} {
+	for _, s := range []string{"", "zipf", "zipf:x", "uniform:1", "hot-rank:0", "hot-expert:a:1", "hot-expert:1:b", "hot-rank:0:1:2", "groups:8", "groups:x:4", "groups:8:x"} {
 		if p, err := ParsePattern(s); err == nil {
 			t.Errorf("%q: accepted as %q", s, p)
 		}
@@ -263,22 +312,28 @@ func TestOptionsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Options){
-		"ranks 0":            func(o *Options) { o.Ranks = 0 },
-		"experts 0":          func(o *Options) { o.Experts = 0 },
-		"topk 33":            func(o *Options) { o.TopK, o.Duplicates = 33, 1 },
-		"topk 3 without":     func(o *Options) { o.TopK = 3 },
-		"tokens -1":          func(o *Options) { o.Tokens = -1 },
-		"empty ranks 4":      func(o *Options) { o.EmptyRanks = 4 },
-		"tokens of 2 ranks":  func(o *Options) { o.TokensPerRank = []int{1, 2} },
-		"rank 1: tokens -2":  func(o *Options) { o.TokensPerRank = []int{1, -2, 0} },
-		"drop entries 1.5":   func(o *Options) { o.DropEntries = 1.5 },
-		"drop tokens NaN":    func(o *Options) { o.DropTokens = math.NaN() },
-		"duplicates -1":      func(o *Options) { o.Duplicates = -1 },
-		"share 2":            func(o *Options) { o.Pattern = Pattern{Kind: HotRank, Share: 2} },
-		"hot rank 2":         func(o *Options) { o.Pattern = Pattern{Kind: HotRank, Hot: 2} }, // owns nothing
-		"hot expert 2":       func(o *Options) { o.Pattern = Pattern{Kind: HotExpert, Hot: 2} },
-		"zipf exponent +Inf": func(o *Options) { o.Pattern = Pattern{Kind: Zipf, S: math.Inf(1)} },
-		"pattern kind 9":     func(o *Options) { o.Pattern.Kind = 9 },
+		"ranks 0":               func(o *Options) { o.Ranks = 0 },
+		"experts 0":             func(o *Options) { o.Experts = 0 },
+		"topk 33":               func(o *Options) { o.TopK, o.Duplicates = 33, 1 },
+		"topk 3 without":        func(o *Options) { o.TopK = 3 },
+		"tokens -1":             func(o *Options) { o.Tokens = -1 },
+		"empty ranks 4":         func(o *Options) { o.EmptyRanks = 4 },
+		"tokens of 2 ranks":     func(o *Options) { o.TokensPerRank = []int{1, 2} },
+		"rank 1: tokens -2":     func(o *Options) { o.TokensPerRank = []int{1, -2, 0} },
+		"drop entries 1.5":      func(o *Options) { o.DropEntries = 1.5 },
+		"drop tokens NaN":       func(o *Options) { o.DropTokens = math.NaN() },
+		"duplicates -1":         func(o *Options) { o.Duplicates = -1 },
+		"share 2":               func(o *Options) { o.Pattern = Pattern{Kind: HotRank, Share: 2} },
+		"hot rank 2":            func(o *Options) { o.Pattern = Pattern{Kind: HotRank, Hot: 2} }, // owns nothing
+		"hot expert 2":          func(o *Options) { o.Pattern = Pattern{Kind: HotExpert, Hot: 2} },
+		"zipf exponent +Inf":    func(o *Options) { o.Pattern = Pattern{Kind: Zipf, S: math.Inf(1)} },
+		"2 experts in 3 groups": func(o *Options) { o.Pattern = Pattern{Kind: GroupLimited, Groups: 3, Keep: 1} },
+		"2 experts in 0 groups": func(o *Options) { o.Pattern = Pattern{Kind: GroupLimited} },
+		"3 groups for a token":  func(o *Options) { o.Pattern = Pattern{Kind: GroupLimited, Groups: 2, Keep: 3} },
+		"the 1 experts of 1 groups": func(o *Options) {
+			o.Pattern = Pattern{Kind: GroupLimited, Groups: 2, Keep: 1}
+		},
+		"pattern kind 9": func(o *Options) { o.Pattern.Kind = 9 },
 	} {
 		o := good
 		change(&o)
@@ -306,6 +361,7 @@ func TestGenerateGolden(t *testing.T) {
 		{"zipf:1.2", []int32{1, 5, 6, 5, -1, 3, -1, 5, 4}},
 		{"hot-expert:3:1", []int32{0, -1, 5, 1, 3, -1, 3, 0, -1}},
 		{"hot-rank:1:0.5", []int32{6, 0, 5, -1, 1, 4, 6, 4, 5}},
+		{"groups:7:4", []int32{-1, 1, 6, 3, -1, 0, -1, 6, 5}},
 	} {
 		p, err := ParsePattern(c.pattern)
 		if err != nil {

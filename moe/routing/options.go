@@ -16,6 +16,9 @@ const (
 	Zipf                  // the i-th most popular expert has probability proportional to 1/i^S
 	HotExpert             // a token selects expert Hot with probability Share; its other selections are uniform
 	HotRank               // a selection names an expert of rank Hot with probability Share, else one of another rank
+	// GroupLimited is the gating of DeepSeek-V3 (arXiv 2412.19437, 2.1.2) over random scores: of Groups groups of experts
+	// a token takes the Keep whose two best scores have the largest sums, and of their experts the best.
+	GroupLimited
 )
 
 // Pattern is how experts are drawn, with its parameters.
@@ -24,6 +27,8 @@ type Pattern struct {
 	S     float64 // Zipf: exponent, 0..16; which expert is how popular follows from the seed
 	Hot   int     // HotExpert: global expert id; HotRank: rank
 	Share float64 // HotExpert, HotRank: 0..1
+
+	Groups, Keep int // GroupLimited: groups of equal size, one after the other; how many a token may go to
 }
 
 // String returns the form that ParsePattern reads.
@@ -37,11 +42,16 @@ func (p Pattern) String() string {
 		return fmt.Sprintf("hot-expert:%d:%g", p.Hot, p.Share)
 	case HotRank:
 		return fmt.Sprintf("hot-rank:%d:%g", p.Hot, p.Share)
+	case GroupLimited:
+		return fmt.Sprintf("groups:%d:%d", p.Groups, p.Keep)
 	}
 	return fmt.Sprintf("kind(%d)", int(p.Kind))
 }
 
-// ParsePattern reads uniform, zipf:S, hot-expert:EXPERT:SHARE or hot-rank:RANK:SHARE.
+// Patterns are the forms that ParsePattern reads.
+const Patterns = "uniform, zipf:S, groups:GROUPS:KEEP, hot-expert:EXPERT:SHARE, hot-rank:RANK:SHARE"
+
+// ParsePattern reads one of Patterns.
 func ParsePattern(s string) (Pattern, error) {
 	f := strings.Split(s, ":")
 	var p Pattern
@@ -60,8 +70,13 @@ func ParsePattern(s string) (Pattern, error) {
 		if p.Hot, err = strconv.Atoi(f[1]); err == nil {
 			p.Share, err = strconv.ParseFloat(f[2], 64)
 		}
+	case f[0] == "groups" && len(f) == 3:
+		p.Kind = GroupLimited
+		if p.Groups, err = strconv.Atoi(f[1]); err == nil {
+			p.Keep, err = strconv.Atoi(f[2])
+		}
 	default:
-		return Pattern{}, fmt.Errorf("parse pattern: %q, accepted uniform, zipf:S, hot-expert:EXPERT:SHARE, hot-rank:RANK:SHARE", s)
+		return Pattern{}, fmt.Errorf("parse pattern: %q, accepted %s", s, Patterns)
 	}
 	if err != nil {
 		return Pattern{}, fmt.Errorf("parse pattern: %q: %w", s, err)
@@ -150,8 +165,18 @@ func (o Options) validatePattern() error {
 		if p.Hot < 0 || p.Hot >= min(o.Ranks, o.Experts) {
 			return fmt.Errorf("hot rank %d, accepted 0..%d (ranks that own experts)", p.Hot, min(o.Ranks, o.Experts)-1)
 		}
+	case GroupLimited:
+		if p.Groups < 1 || o.Experts%p.Groups != 0 {
+			return fmt.Errorf("%d experts in %d groups, accepted groups of equal size", o.Experts, p.Groups)
+		}
+		if p.Keep < 1 || p.Keep > p.Groups {
+			return fmt.Errorf("%d groups for a token, accepted 1..%d", p.Keep, p.Groups)
+		}
+		if most := p.Keep * (o.Experts / p.Groups); o.TopK > most && o.Duplicates == 0 {
+			return fmt.Errorf("topk %d without duplicates, accepted up to the %d experts of %d groups", o.TopK, most, p.Keep)
+		}
 	default:
-		return fmt.Errorf("pattern kind %d, accepted %d..%d", int(p.Kind), int(Uniform), int(HotRank))
+		return fmt.Errorf("pattern kind %d, accepted %d..%d", int(p.Kind), int(Uniform), int(GroupLimited))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@
 package routing
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -18,6 +19,7 @@ const (
 	MaxExperts = 1 << 16
 	MaxTopK    = 32
 	MaxTokens  = 1 << 20 // per rank
+	MaxLayers  = 1 << 12 // of a file
 )
 
 // Routing says for the tokens of all ranks which experts they go to and with which weights.
@@ -41,6 +43,16 @@ func (g *Routing) MaxTokens() int {
 		most = max(most, g.Tokens(r))
 	}
 	return most
+}
+
+// First returns the routing of the first n tokens of each rank, or of all that it has. It shares g's memory.
+func (g *Routing) First(n int) *Routing {
+	f := &Routing{Ranks: g.Ranks, Experts: g.Experts, TopK: g.TopK, Seed: g.Seed}
+	for r := range g.Idx {
+		entries := min(n, g.Tokens(r)) * g.TopK
+		f.Idx, f.Weights = append(f.Idx, g.Idx[r][:entries]), append(f.Weights, g.Weights[r][:entries])
+	}
+	return f
 }
 
 // Validate returns nil if g is well formed, else an error that names the rank, the value and what is accepted.
@@ -83,14 +95,25 @@ func checkShape(ranks, experts, topK int) error {
 // checkEntries returns the index of the first bad entry. len(idx) equals len(w).
 func checkEntries(idx []int32, w []float32, experts int) (int, error) {
 	for i, e := range idx {
-		if e < -1 || int(e) >= experts {
-			return i, fmt.Errorf("expert %d, accepted -1..%d", e, experts-1)
-		}
-		if f := float64(w[i]); math.IsNaN(f) || math.IsInf(f, 0) {
-			return i, fmt.Errorf("weight %v, accepted finite values", f)
+		if err := cmp.Or(checkExpert(int64(e), experts), checkWeight(w[i])); err != nil {
+			return i, err
 		}
 	}
 	return 0, nil
+}
+
+func checkExpert(e int64, experts int) error {
+	if e < -1 || e >= int64(experts) {
+		return fmt.Errorf("expert %d, accepted -1..%d", e, experts-1)
+	}
+	return nil
+}
+
+func checkWeight(w float32) error {
+	if f := float64(w); math.IsNaN(f) || math.IsInf(f, 0) {
+		return fmt.Errorf("weight %v, accepted finite values", f)
+	}
+	return nil
 }
 
 // expertRange returns the experts [lo, hi) that rank r owns: contiguous, the first experts%ranks ranks take one more.

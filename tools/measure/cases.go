@@ -46,7 +46,24 @@ func p50Of(label string) func(result) float64 {
 	}
 }
 
+// copyRatio is how long the row of that label took beside the memcpys that it needs, in one run.
+func copyRatio(label string) func(result) float64 {
+	return func(r result) float64 {
+		for _, row := range r.Rows {
+			if row.Label == label {
+				return row.MoE.CopyRatio
+			}
+		}
+		return 0
+	}
+}
+
 const (
+	ll8   = "ll --local -n 8 --tokens 128 --experts 256 --dtype fp8"
+	ll16  = "ll --local -n 16 --ranks-per-node 8 --tokens 128 --experts 256 --dtype fp8"
+	ll64  = "ll --local -n 64 --ranks-per-node 8 --tokens 128 --experts 256 --dtype fp8 --hidden 512"
+	ht8   = "ht --local -n 8 --tokens 4096 --experts 256 --dtype fp8"
+	ht16  = "ht --local -n 16 --ranks-per-node 8 --tokens 4096 --experts 256 --dtype fp8 --hidden 1024"
 	pp    = "pingpong -n 2 --sizes 8"
 	fused = "fused -n 4 --sizes 64K --lsa off"
 )
@@ -95,6 +112,28 @@ var cases = []benchCase{
 		ours: bench("ll -n 4", func(r result) float64 { return r.Rows[0].P50 }), rounds: 7},
 	{name: "ll combine, 4 ranks", what: "the same", unit: "us", better: "less",
 		ours: bench("ll -n 4", func(r result) float64 { return r.Rows[1].P50 }), rounds: 7},
+	{name: "ll dispatch, FP8", what: "the same, quantised on the way", unit: "us", better: "less",
+		ours: bench("ll -n 4 --dtype fp8", p50Of("dispatch")), peer: "BF16", theirs: bench("ll -n 4", p50Of("dispatch")), rounds: 7},
+	{name: "ll dispatch beside memcpys", what: "the same: mean operation over the memcpys of put and pack, measured in turn on all ranks", unit: "x", better: "less", target: "at most 1.5x",
+		ours: bench("ll -n 4", copyRatio("dispatch")), rounds: 7},
+	{name: "ll combine beside memcpy", what: "the same: mean operation over the memcpy of its input", unit: "x", better: "less", target: "at most 2x",
+		ours: bench("ll -n 4", copyRatio("combine")), rounds: 7},
+	{name: "ll dispatch, 8 ranks", what: "128 tokens a rank, hidden 7,168, top-8 of 256 experts, FP8, goroutines of one process", unit: "us", better: "less",
+		ours: bench(ll8, p50Of("dispatch")), rounds: 1},
+	{name: "ll combine, 8 ranks", what: "the same, BF16", unit: "us", better: "less", ours: bench(ll8, p50Of("combine")), rounds: 1},
+	{name: "ll dispatch, 16 ranks on 2 virtual nodes", what: "the same, FP8", unit: "us", better: "less", ours: bench(ll16, p50Of("dispatch")), rounds: 1},
+	{name: "ll combine, 16 ranks on 2 virtual nodes", what: "the same, BF16", unit: "us", better: "less", ours: bench(ll16, p50Of("combine")), rounds: 1},
+	{name: "ll dispatch, 64 ranks on 8 virtual nodes", what: "the same at hidden 512: there is no memory for more", unit: "us", better: "less", ours: bench(ll64, p50Of("dispatch")), rounds: 1},
+	{name: "ll combine, 64 ranks on 8 virtual nodes", what: "the same, BF16", unit: "us", better: "less", ours: bench(ll64, p50Of("combine")), rounds: 1},
+	{name: "ht dispatch beside memcpys", what: "4,096 tokens a rank, hidden 7,168, top-8 of 32 experts, BF16, 4 processes: mean operation over the memcpys of its rows", unit: "x", better: "less",
+		ours: bench("ht -n 4", copyRatio("dispatch")), rounds: 3},
+	{name: "ht combine beside memcpys", what: "the same: mean operation over the memcpys of what it reads", unit: "x", better: "less",
+		ours: bench("ht -n 4", copyRatio("combine")), rounds: 3},
+	{name: "ht dispatch, 8 ranks", what: "4,096 tokens a rank, hidden 7,168, top-8 of 256 experts, FP8, goroutines of one process", unit: "us", better: "less",
+		ours: bench(ht8, p50Of("dispatch")), rounds: 1},
+	{name: "ht combine, 8 ranks", what: "the same, BF16", unit: "us", better: "less", ours: bench(ht8, p50Of("combine")), rounds: 1},
+	{name: "ht dispatch, 16 ranks on 2 virtual nodes", what: "the same at hidden 1,024: there is no memory for more", unit: "us", better: "less", ours: bench(ht16, p50Of("dispatch")), rounds: 1},
+	{name: "ht combine, 16 ranks on 2 virtual nodes", what: "the same, BF16", unit: "us", better: "less", ours: bench(ht16, p50Of("combine")), rounds: 1},
 	{name: "ll, wall time", what: "the whole command, without the build", unit: "s", better: "less", target: "at most 10 s",
 		ours: timed("bench ll -n 4 --json"), rounds: 5},
 	{name: "ll, memory", what: "resident in all processes together, shared pages counted in each", unit: "MiB", better: "less", target: "below 1,024 MiB",

@@ -196,13 +196,16 @@ type result struct {
 		Min          float64 `json:"min_us"`
 		Max          float64 `json:"max_us"`
 		CheckedBytes int64   `json:"checked_bytes"`
+		MoE          struct {
+			CopyRatio float64 `json:"copy_ratio"`
+		}
 	}
 }
 
 // bench is a probe of "doorbell bench ARGS": what pick takes out of a verified result.
 func bench(args string, pick func(result) float64) probe {
 	return probe{text: "doorbell bench " + args, run: func(e *env) (float64, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, e.doorbell, append(append([]string{"bench"}, strings.Fields(args)...), "--json")...).Output()
 		var r result

@@ -21,6 +21,7 @@ import (
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/routing"
 )
 
 // Config is what a benchmark is asked to do. It is the same on all ranks.
@@ -33,12 +34,13 @@ type Config struct {
 	// HostWindows has windows in memory of the host, where the network reaches them without a copy and kernels by PCIe.
 	HostWindows bool
 
-	Tokens, Hidden, TopK, Experts int
-	Format                        moe.Format
-	PerRank                       bool
-	Channels, Ring                int    // of ht; 0: moe.HTOptions' defaults
-	Routing, Record               string // files
-	Inject                        string // what goes wrong on purpose; the routing is then one that meets it
+	Tokens                []int // of each rank, one after another; none: all that the routing's file has
+	Hidden, TopK, Experts int
+	Format                moe.Format
+	PerRank               bool
+	Channels, Ring        int // of ht; 0: moe.HTOptions' defaults
+	Gating                routing.Pattern
+	Routing, Record       string // files
 
 	// Twin is another compiler's code of the ping-pong kernel. It and the built-in one are measured in turn, Pairs times: both
 	// on the same windows, and between the same two launches of the other.
@@ -239,13 +241,11 @@ type part struct {
 	Tail    []byte // of single operations, where Hist is of means
 	Ns      uint64 // of the measured operations
 	Count   uint64
+	MoE     *moePart `json:",omitempty"`
 	Checked int64
-	Net     uint64 // bytes put to the network in one operation
-
-	LSA, GIN report.Traffic
 }
 
-// share tells all ranks how a part went, and returns what all said; what was found wrong ends up in b.bad. A rank that
+// share tells all ranks how a part went, and returns what all said; what was found wrong is added to b.bad. A rank that
 // failed tells nothing: it leaves, so that the others' waits for it end at once.
 func (b *bench) share(p part, h *report.Hist, err error) ([]part, error) {
 	if err != nil {
@@ -265,6 +265,9 @@ func (b *bench) share(p part, h *report.Hist, err error) ([]part, error) {
 	}
 	parts := make([]part, len(all))
 	var wrong []string
+	if b.bad != "" {
+		wrong = append(wrong, b.bad)
+	}
 	for r, text := range all {
 		if err := json.Unmarshal(text, &parts[r]); err != nil {
 			return nil, fmt.Errorf("what rank %d measured: %w", r, err)
@@ -292,7 +295,7 @@ func stop(err error) error {
 // row is what all rows of this run have in common.
 func (b *bench) row(bytes int64, lsa bool) report.Row {
 	r := report.Row{
-		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, Device: b.info.Device, GPUs: b.info.GPUs,
+		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, Device: b.info.Device,
 		Progress: b.info.Progress, Emulated: b.info.Emulated || !b.info.Network,
 	}
 	if lsa {

@@ -4,6 +4,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -15,11 +16,21 @@ type Chart struct {
 	Notes    []string // sentences below the panels
 }
 
-// Panel is one pair of logarithmic axes; X is always bytes.
+// Panel is one pair of logarithmic axes.
 type Panel struct {
+	X      Axis
 	YLabel string
 	Series []Series
 }
+
+// Axis is what X counts.
+type Axis int
+
+// Axes.
+const (
+	Bytes  Axis = iota // of a message
+	Tokens             // of each rank
+)
 
 // Series is one line. Kind tells how it is drawn.
 type Series struct {
@@ -28,8 +39,8 @@ type Series struct {
 	Points []Point
 }
 
-// Point is one value at a message size.
-type Point struct{ Bytes, Y float64 }
+// Point is one value.
+type Point struct{ X, Y float64 }
 
 // Kind is the role of a series.
 type Kind int
@@ -46,22 +57,9 @@ type ChartOptions struct {
 	Paper bool
 }
 
-// paperNote cites where the published figures come from.
-const paperNote = "published: arXiv 2511.15076, Figure 4, round trip of 4-128 B put + signal on H100, 400G InfiniBand"
-
-// paperRTT are the published round trips in microseconds, the same from 4 to 128 bytes.
-var paperRTT = []struct {
-	name string
-	us   float64
-}{
-	{"GIN-GDAKI", 16.7},
-	{"GIN-Proxy", 18.0},
-	{"NVSHMEM-IBRC", 16.0},
-	{"NVSHMEM-IBGDA", 24.3},
-}
-
 // NewChart arranges a result's rows as lines: a panel each for latency, bandwidth and rate where there are figures.
-// Rows without a size (0 bytes) have no place on a logarithmic axis and are left out. Our series carry the words
+// X is the size of a message, or the tokens of ll and ht; rows with 0 of them have no place on a logarithmic axis and are
+// left out. Our series carry the words
 // "no network" where their bytes crossed none.
 func NewChart(r Result, o ChartOptions) (Chart, error) {
 	c := Chart{Title: "doorbell bench " + r.Bench, Subtitle: r.Host.CPU, Notes: r.Notes()}
@@ -80,19 +78,22 @@ func NewChart(r Result, o ChartOptions) (Chart, error) {
 		rate.add(g.name, Main, g.rows, func(x Row) float64 { return x.Mops })
 	}
 	if o.Paper && r.Bench == "pingpong" {
-		for _, p := range paperRTT {
-			s := Series{Name: fmt.Sprintf("%s, %.1f µs (published)", p.name, p.us), Kind: Paper}
-			for b := 4.0; b <= 128; b *= 2 {
-				s.Points = append(s.Points, Point{b, p.us})
+		for _, p := range PublishedFor("pingpong") {
+			s := Series{Name: fmt.Sprintf("%s, %.1f µs (published)", p.System, p.US), Kind: Paper}
+			for b := 4.0; b <= 128; b *= 2 { // the same at all of these sizes
+				s.Points = append(s.Points, Point{b, p.US})
 			}
 			latency.Series = append(latency.Series, s)
 		}
-		c.Notes = append(c.Notes, paperNote)
+		c.Notes = append(c.Notes, "published: "+sources[paperPingPong])
 	}
 	if r.Bench != "rate" && len(latency.Series)+len(bandwidth.Series) > 0 {
 		rate.Series = nil // it says the same once more
 	}
 	for _, p := range []Panel{latency, bandwidth, rate} {
+		if slices.ContainsFunc(r.Rows, isMoE) {
+			p.X = Tokens
+		}
 		if len(p.Series) > 0 {
 			c.Panels = append(c.Panels, p)
 		}
@@ -109,8 +110,12 @@ func NewChart(r Result, o ChartOptions) (Chart, error) {
 func (p *Panel) add(name string, kind Kind, rows []Row, y func(Row) float64) {
 	s := Series{Name: name, Kind: kind}
 	for _, x := range rows {
-		if v := figure(y(x)); x.Bytes > 0 && v > 0 {
-			s.Points = append(s.Points, Point{float64(x.Bytes), v})
+		at := float64(x.Bytes)
+		if x.MoE != nil {
+			at = float64(x.MoE.Tokens)
+		}
+		if v := figure(y(x)); at > 0 && v > 0 {
+			s.Points = append(s.Points, Point{at, v})
 		}
 	}
 	if len(s.Points) > 0 {
@@ -167,14 +172,4 @@ func seriesName(r Result, x Row) string {
 		name += " (no network)"
 	}
 	return "Doorbell " + name
-}
-
-// PaperText lists the published figures for a table's foot.
-func PaperText() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s:\n", paperNote)
-	for _, p := range paperRTT {
-		fmt.Fprintf(&b, "  %-14s %5.1f us\n", p.name, p.us)
-	}
-	return b.String()
 }

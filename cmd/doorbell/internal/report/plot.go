@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -172,7 +173,11 @@ func (p Panel) plot() (*plot.Plot, *plot.Legend) {
 		a.Tick.Label.Color = ink
 	}
 	pl.X.Label.Text, pl.Y.Label.Text = "message size", p.YLabel
-	pl.X.Tick.Marker, pl.Y.Tick.Marker = sizeTicks{}, decadeTicks{}
+	pl.X.Tick.Marker, pl.Y.Tick.Marker = powerTicks{Size}, decadeTicks{}
+	if p.X == Tokens {
+		pl.X.Label.Text = "tokens of a rank"
+		pl.X.Tick.Marker = powerTicks{func(n int64) string { return strconv.FormatInt(n, 10) }}
+	}
 	g := plotter.NewGrid()
 	g.Horizontal = draw.LineStyle{Color: grid, Width: 0.7}
 	g.Vertical = g.Horizontal
@@ -188,7 +193,7 @@ func (p Panel) plot() (*plot.Plot, *plot.Legend) {
 	for _, s := range p.Series {
 		xy := make(plotter.XYs, len(s.Points))
 		for i, pt := range s.Points {
-			xy[i] = plotter.XY{X: pt.Bytes, Y: pt.Y}
+			xy[i] = plotter.XY{X: pt.X, Y: pt.Y}
 		}
 		line := &plotter.Line{XYs: xy}
 		dots := &plotter.Scatter{XYs: xy}

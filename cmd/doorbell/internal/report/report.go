@@ -17,8 +17,8 @@ import (
 // Row is one measured point. Its JSON names are a contract with scripts.
 //
 // Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
-// Left out when zero, that is when a bench has no such figure: label, gpus, p50_us, p99_us, min_us, max_us (bw and rate time no
-// single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second), lsa and gin.
+// Left out when zero, that is when a bench has no such figure: label, gpus, mean_us, p50_us, p99_us, min_us, max_us (bw and rate
+// time no single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second) and moe.
 // Figures are written with six significant digits.
 type Row struct {
 	// Label tells rows of one bench apart, as dispatch and combine of ll; empty where there is one kind.
@@ -34,31 +34,15 @@ type Row struct {
 	// Emulated says that something stood in for hardware: no network between the ranks, virtual nodes, a software device.
 	Emulated     bool
 	Iters        int64   // timed operations
+	MeanUS       float64 // mean, microseconds
 	P50US        float64 // median, microseconds
 	P99US        float64 // 99th percentile, microseconds
 	MinUS        float64 // minimum, microseconds
 	MaxUS        float64 // longest single operation, microseconds
 	GBps         float64
 	Mops         float64
-	LSA, GIN     Traffic // ll: what one operation of all ranks sends by stores, and by the network
-	CheckedBytes int64   // bytes compared with values that the receiver computed by itself
-	NetBytes     int64   // of one operation, all ranks: bytes that were put to the network, where that is not what Bytes counts
-	// Ratio is the median time of an operation over that of the copies of memory that it needs, in the same run.
-	Ratio float64
-}
-
-// Traffic is what was sent one way: messages with their bytes, headers included, and the signals behind them.
-type Traffic struct {
-	Messages int64 `json:"messages"`
-	Bytes    int64 `json:"bytes"`
-	Signals  int64 `json:"signals"`
-}
-
-// Add adds u's counts.
-func (t *Traffic) Add(u Traffic) {
-	t.Messages += u.Messages
-	t.Bytes += u.Bytes
-	t.Signals += u.Signals
+	CheckedBytes int64 // bytes compared with values that the receiver computed by itself
+	MoE          *MoE  // ll and ht: what was moved, and how
 }
 
 type rowJSON struct {
@@ -73,25 +57,24 @@ type rowJSON struct {
 	Progress     string  `json:"progress"`
 	Emulated     bool    `json:"emulated"`
 	Iters        int64   `json:"iters"`
+	MeanUS       float64 `json:"mean_us,omitempty"`
 	P50US        float64 `json:"p50_us,omitempty"`
 	P99US        float64 `json:"p99_us,omitempty"`
 	MinUS        float64 `json:"min_us,omitempty"`
 	MaxUS        float64 `json:"max_us,omitempty"`
 	GBps         float64 `json:"GBps,omitempty"`
 	Mops         float64 `json:"Mops,omitempty"`
-	LSA          Traffic `json:"lsa,omitzero"`
-	GIN          Traffic `json:"gin,omitzero"`
 	CheckedBytes int64   `json:"checked_bytes"`
-	NetBytes     int64   `json:"net_bytes,omitempty"`
-	Ratio        float64 `json:"ratio,omitempty"`
+	MoE          *MoE    `json:"moe,omitempty"`
 }
 
 // MarshalJSON writes the row with the names of the contract. A figure that is not a number is left out.
 func (r Row) MarshalJSON() ([]byte, error) {
 	j := rowJSON(r)
-	for _, f := range []*float64{&j.P50US, &j.P99US, &j.MinUS, &j.MaxUS, &j.GBps, &j.Mops, &j.Ratio} {
+	for _, f := range []*float64{&j.MeanUS, &j.P50US, &j.P99US, &j.MinUS, &j.MaxUS, &j.GBps, &j.Mops} {
 		*f = figure(*f)
 	}
+	j.MoE = j.MoE.round()
 	return json.Marshal(j)
 }
 

@@ -49,14 +49,61 @@ func mixed() Result {
 	return r
 }
 
+// experts has the rows of ll at two numbers of tokens, with more ranks than a table shows.
+func experts() Result {
+	r := sample()
+	r.Bench, r.Rows = "ll", nil
+	for _, tokens := range []int{1, 128} {
+		m := MoE{
+			Machine: "2 cores of Example CPU", Tokens: tokens, Hidden: 2048, TopK: 8, Experts: 256, Layers: 3, DType: "fp8", Wire: "expert",
+			Selections: 128 * int64(tokens), PaperBytes: 128 * int64(tokens) * 7408, MessageBytes: 7424, Messages: 128 * int64(tokens), Signals: 4096,
+			OwnBytes: 8 * int64(tokens) * 7424, LSABytes: 56 * int64(tokens) * 7424, NetworkBytes: 64 * int64(tokens) * 7424,
+			SendUS: 10.0001234, WaitUS: 5, UnpackUS: 2.5, Copies: []Copy{{"put", 128 * int64(tokens), 7424, 3.25}, {"pack", 128 * int64(tokens), 7392, 3}}, CopyRatio: 2.8,
+		}
+		for rank := range 18 {
+			m.PerRank = append(m.PerRank, RankTimes{rank, 17, 15, 16.5, 30, 31.00001234})
+		}
+		r.Rows = append(r.Rows, Row{
+			Label: "dispatch", Bytes: 7408, Ranks: 16, Nodes: 2, Net: "lsa+shm", Backend: "proxy", Device: "soft", Progress: "assisted", Emulated: true,
+			Iters: 100, MeanUS: 17.5, P50US: 16.5, P99US: 30, MinUS: 15, MaxUS: 31, GBps: 3.5, CheckedBytes: 1 << 20, MoE: &m,
+		})
+	}
+	return r
+}
+
+// rails has the rows of ht on two nodes, and of a dispatch on one.
+func rails() Result {
+	r := experts()
+	r.Bench = "ht"
+	row := r.Rows[1]
+	two := MoE{
+		Machine: "2 cores of Example CPU", Tokens: 4096, Hidden: 7168, TopK: 8, Experts: 256, Layers: 1, DType: "fp8", Wire: "node",
+		Selections: 524288, PaperBytes: 7392 * 130547, RDMABytes: 7392 * 130547, NVLinkBytes: 7392 * 346752,
+		MessageBytes: 7504, Messages: 65274, RowBytes: 7472, Rows: 346752, OwnBytes: 21672 * 7472, LSABytes: 325080 * 7472, NetworkBytes: 65274 * 7504,
+		LayoutUS: 10.0001234, SendUS: 5, WaitUS: 2.5, Copies: []Copy{{"place", 346752, 7392, 3.25}, {"stage", 65274, 7392, 1}, {"put", 65274, 7392, 1}}, CopyRatio: 3.33,
+	}
+	row.Bytes, row.MoE = 7392, &two
+	r.Rows = []Row{row}
+	one := two
+	one.Wire, one.PaperBytes, one.RDMABytes, one.MessageBytes, one.Messages, one.NetworkBytes, one.Copies = "rank", one.NVLinkBytes, 0, 0, 0, 0, one.Copies[:1]
+	row.Ranks, row.Nodes, row.Net, row.Backend, row.MoE = 8, 1, "lsa", "lsa", &one
+	r.Rows = append(r.Rows, row)
+	back := two // combine
+	back.Copies, back.LayoutUS, back.SendUS, back.WaitUS = []Copy{{"read", 346752, 14336, 6.5}, {"put", 65274, 14336, 2}}, 0, 0, 0
+	row = r.Rows[0]
+	row.Label, row.Bytes, row.MoE = "combine", 14336, &back
+	r.Rows = append(r.Rows, row)
+	return r
+}
+
 func TestGolden(t *testing.T) {
 	failed := sample()
 	failed.Rows, failed.Error = failed.Rows[:1], "round 3 from rank 1: byte 5 is 0x41, want 0x40"
 	for name, r := range map[string]Result{
-		"sample": sample(), "mixed": mixed(), "failed": failed, "empty": {Bench: "bw", Verified: true, Error: "no peer"},
+		"sample": sample(), "mixed": mixed(), "experts": experts(), "rails": rails(), "failed": failed, "empty": {Bench: "bw", Verified: true, Error: "no peer"},
 	} {
 		var table, object bytes.Buffer
-		if err := r.WriteTable(&table); err != nil {
+		if err := r.WriteTable(&table, name == "experts" || name == "rails"); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, name+".table", table.String())
@@ -67,8 +114,27 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// What was published stands beside rows of its shape, and no others.
+func TestPublishedStandsBesideItsShapeAlone(t *testing.T) {
+	rows := rails().Rows
+	if got := besideRow("ht", rows[0]); !strings.HasPrefix(got, "GIN 84.4 GB/s [5]") {
+		t.Errorf("16 ranks on 2 nodes: %q", got)
+	}
+	for name, change := range map[string]func(x *Row, m *MoE){
+		"tokens": func(_ *Row, m *MoE) { m.Tokens = 128 }, "top-k": func(_ *Row, m *MoE) { m.TopK = 4 },
+		"ranks": func(x *Row, _ *MoE) { x.Ranks = 12 }, "nodes": func(x *Row, _ *MoE) { x.Nodes = 4 },
+	} {
+		x, m := rows[0], *rows[0].MoE
+		change(&x, &m)
+		x.MoE = &m
+		if got := besideRow("ht", x); got != "" {
+			t.Errorf("another number of %s, and yet %q", name, got)
+		}
+	}
+}
+
 func TestJSONNames(t *testing.T) {
-	full, err := json.Marshal(Row{Bytes: 1, P50US: 1, P99US: 1, MinUS: 1, MaxUS: 1, GBps: 1, Mops: 1, Label: "x"})
+	full, err := json.Marshal(Row{Bytes: 1, P50US: 1, P99US: 1, MinUS: 1, MaxUS: 1, MeanUS: 1, GBps: 1, Mops: 1, Label: "x", MoE: &MoE{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +142,7 @@ func TestJSONNames(t *testing.T) {
 	if err := json.Unmarshal(full, &m); err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Fields("label bytes ranks nodes net backend device progress emulated iters p50_us p99_us min_us max_us GBps Mops checked_bytes")
+	want := strings.Fields("label bytes ranks nodes net backend device progress emulated iters mean_us p50_us p99_us min_us max_us GBps Mops checked_bytes moe")
 	if len(m) != len(want) {
 		t.Errorf("row has %d names, want %d: %s", len(m), len(want), full)
 	}
@@ -159,7 +225,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%+v became %+v", r, r2)
 		}
 		var sink bytes.Buffer
-		if err := r.WriteTable(&sink); err != nil {
+		if err := r.WriteTable(&sink, true); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -200,7 +266,7 @@ func (c Chart) dump() string {
 		for _, s := range p.Series {
 			fmt.Fprintf(&b, "  series kind=%d %s\n   ", s.Kind, s.Name)
 			for _, pt := range s.Points {
-				fmt.Fprintf(&b, " %g:%g", pt.Bytes, pt.Y)
+				fmt.Fprintf(&b, " %g:%g", pt.X, pt.Y)
 			}
 			b.WriteByte('\n')
 		}
@@ -214,7 +280,7 @@ func (c Chart) dump() string {
 func TestChartGolden(t *testing.T) {
 	rate := mixed()
 	rate.Bench, rate.Rows = "rate", rate.Rows[2:]
-	for name, r := range map[string]Result{"sample": sample(), "mixed": mixed(), "rate": rate} {
+	for name, r := range map[string]Result{"sample": sample(), "mixed": mixed(), "experts": experts(), "rails": rails(), "rate": rate} {
 		c, err := NewChart(r, ChartOptions{Paper: true})
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +293,7 @@ func TestWritePlot(t *testing.T) {
 	dir := t.TempDir()
 	small := sample()
 	small.Rows, small.Error = small.Rows[:1], strings.Repeat("long & <b>bad</b> ", 40)
-	for i, r := range []Result{sample(), mixed(), small} {
+	for i, r := range []Result{sample(), mixed(), small, experts()} {
 		for ext, head := range map[string]string{".svg": "<?xml", ".png": "\x89PNG", ".html": "<!DOCTYPE html>"} {
 			if ext == ".png" && i < 2 {
 				continue // one is enough: under -race a picture takes seconds
@@ -276,7 +342,7 @@ func TestTicks(t *testing.T) {
 		want      string
 	}{{3, 5 << 20, "4 B,16 B,64 B,256 B,1 KiB,4 KiB,16 KiB,64 KiB,256 KiB,1 MiB,4 MiB"}, {2.6, 25, "4 B,8 B,16 B"}} {
 		var got []string
-		for _, k := range (sizeTicks{}).Ticks(c.low, c.high) {
+		for _, k := range (powerTicks{Size}).Ticks(c.low, c.high) {
 			if k.Label != "" {
 				got = append(got, k.Label)
 			}

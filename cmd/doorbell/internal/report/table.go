@@ -6,18 +6,23 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 )
 
 // WriteTable writes the result for a reader: what was measured where, a line for each row, what of it is emulated, and
-// whether it was verified. Columns that no row has a figure for are left out.
-func (r Result) WriteTable(w io.Writer) error {
+// whether it was verified. Columns that no row has a figure for are left out. With paper, what was published stands beside
+// the rows and below.
+func (r Result) WriteTable(w io.Writer, paper bool) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "doorbell bench %s\n", r.Bench)
 	fmt.Fprintf(&b, "host: %s\n", r.Host)
 	common, columns := r.layout()
+	if paper {
+		columns = append(columns, r.shown(column{"published", func(x Row) string { return besideRow(r.Bench, x) }, func(x Row) bool { return besideRow(r.Bench, x) != "" }})...)
+	}
 	if common != "" {
 		fmt.Fprintln(&b, common)
 	}
@@ -39,10 +44,18 @@ func (r Result) WriteTable(w io.Writer) error {
 		}
 		b.WriteByte('\n')
 	}
+	for _, row := range r.Rows {
+		if row.MoE != nil {
+			writeMoE(&b, row, len(r.Rows) <= 2)
+		}
+	}
 	for _, n := range r.Notes() {
 		fmt.Fprintf(&b, "note: %s\n", n)
 	}
 	fmt.Fprintln(&b, r.verdict())
+	if paper {
+		b.WriteString(PaperText(r.Bench))
+	}
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -53,7 +66,19 @@ type column struct {
 	show func(Row) bool // the column appears if this holds for any row
 }
 
-func always(Row) bool { return true }
+func always(Row) bool   { return true }
+func isMoE(x Row) bool  { return x.MoE != nil }
+func copied(x Row) bool { return isMoE(x) && x.MoE.CopyRatio > 0 }
+
+// shown are the columns that any row has something for.
+func (r Result) shown(all ...column) (columns []column) {
+	for _, c := range all {
+		if slices.ContainsFunc(r.Rows, c.show) {
+			columns = append(columns, c)
+		}
+	}
+	return columns
+}
 
 // count is a number of things, "" for none.
 func count(n int) string {
@@ -77,6 +102,7 @@ func (r Result) layout() (common string, columns []column) {
 	}
 	all := []column{
 		{"what", func(x Row) string { return x.Label }, func(x Row) bool { return x.Label != "" }},
+		{"tokens", func(x Row) string { return strconv.Itoa(x.MoE.Tokens) }, isMoE},
 		{"size", func(x Row) string { return Size(x.Bytes) }, always},
 	}
 	var shared []string
@@ -97,24 +123,17 @@ func (r Result) layout() (common string, columns []column) {
 	}
 	all = append(all,
 		column{"iters", func(x Row) string { return strconv.FormatInt(x.Iters, 10) }, always},
+		column{"mean us", func(x Row) string { return decimals(x.MeanUS) }, func(x Row) bool { return x.MeanUS > 0 }},
 		column{"p50 us", func(x Row) string { return decimals(x.P50US) }, func(x Row) bool { return x.P50US > 0 }},
 		column{"p99 us", func(x Row) string { return decimals(x.P99US) }, func(x Row) bool { return x.P99US > 0 }},
 		column{"min us", func(x Row) string { return decimals(x.MinUS) }, func(x Row) bool { return x.MinUS > 0 }},
+		column{"max us", func(x Row) string { return decimals(x.MaxUS) }, isMoE},
 		column{"GB/s", func(x Row) string { return decimals(x.GBps) }, func(x Row) bool { return x.GBps > 0 }},
 		column{"Mops/s", func(x Row) string { return decimals(x.Mops) }, func(x Row) bool { return x.Mops > 0 }},
-		column{"net", func(x Row) string { return Size(x.NetBytes) }, func(x Row) bool { return x.NetBytes > 0 }},
-		column{"of copies", func(x Row) string { return decimals(x.Ratio) }, func(x Row) bool { return x.Ratio > 0 }},
+		column{"x memcpys", func(x Row) string { return decimals(x.MoE.CopyRatio) }, copied},
 		column{"checked", func(x Row) string { return Size(x.CheckedBytes) }, always},
 	)
-	for _, c := range all {
-		for _, x := range r.Rows {
-			if c.show(x) {
-				columns = append(columns, c)
-				break
-			}
-		}
-	}
-	return strings.Join(shared, " "), columns
+	return strings.Join(shared, " "), r.shown(all...)
 }
 
 func yes(b bool) string {

@@ -9,11 +9,11 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// sizeTicks marks powers of two; it labels every one of a narrow range, every second or fourth of a wide one, always
-// counted from 4 B so that 64 B, 1 KiB, 16 KiB ... are among them.
-type sizeTicks struct{}
+// powerTicks marks powers of two; it labels every one of a narrow range, every second or fourth of a wide one, always
+// counted from 4 so that 64 B, 1 KiB, 16 KiB ... are among them.
+type powerTicks struct{ label func(int64) string }
 
-func (sizeTicks) Ticks(low, high float64) []plot.Tick {
+func (p powerTicks) Ticks(low, high float64) []plot.Tick {
 	first, last := int(math.Ceil(math.Log2(low)-1e-9)), int(math.Floor(math.Log2(high)+1e-9))
 	step := 1
 	for last-first >= 12*step {
@@ -23,7 +23,7 @@ func (sizeTicks) Ticks(low, high float64) []plot.Tick {
 	for e := max(first, 0); e <= last && e < 63; e++ {
 		t := plot.Tick{Value: math.Exp2(float64(e))}
 		if (e-2)%step == 0 {
-			t.Label = Size(1 << e)
+			t.Label = p.label(1 << e)
 		}
 		ticks = append(ticks, t)
 	}

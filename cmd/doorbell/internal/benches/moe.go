@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package benches
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/moe/ref"
+	"github.com/doorbell-net/doorbell/moe/routing"
+)
+
+// moeRun is what the benchmarks of dispatch and combine have in common, on one rank.
+type moeRun struct {
+	b      *bench
+	form   form
+	buf    buffer
+	layers []*routing.Routing // of all tokens
+	inputs []moe.Tokens       // by layer: of all tokens
+	x, y   []uint16           // in the device's memory
+	out    gpu.Ptr[byte]      // y
+	ops    []*load            // of each dispatch so far
+
+	rowBytes, sumBytes int64 // compared
+}
+
+// form is what low latency and high throughput differ in.
+type form interface {
+	// open makes the buffer, for at most so many tokens of a rank.
+	open(tokens int) (buffer, error)
+	// queueDispatch and queueCombine put an operation on the stream: a dispatch, and the combine of the last one.
+	queueDispatch(x *load) error
+	queueCombine() error
+	// checkRows compares what a dispatch brought, and writes what the experts make of it; checkSums what the combine made.
+	checkRows(x *load, iter uint64)
+	checkSums(x *load, iter uint64)
+	// signals compares all signals with what the operations so far must have left. All ranks are done with theirs.
+	signals() error
+	// stages runs a step for the times of its parts.
+	stages(x *load, d, c *times) error
+	// memcpys are those that the steps of loads in turn need.
+	memcpys(loads []*load) (*memcpys, error)
+	// accounts is what the rows of dispatch and combine say of loads in turn, before anything is measured.
+	accounts(loads []*load) (dispatch, combine report.Row)
+}
+
+// buffer is what a form's buffer is waited for and closed by.
+type buffer interface {
+	Wait(ctx context.Context, st *doorbell.Stream) error
+	Close() error
+}
+
+// load is what the ranks dispatch in one operation.
+type load struct {
+	route *routing.Routing
+	in    moe.Tokens // this rank's
+}
+
+// problem is a load as the reference takes it, without payloads: the hash makes them.
+func (m *moeRun) problem(x *load) *ref.Problem {
+	g := x.route
+	return &ref.Problem{Ranks: g.Ranks, Experts: g.Experts, TopK: g.TopK, Hidden: m.b.cfg.Hidden, Idx: g.Idx, Weights: g.Weights}
+}
+
+// node is how many ranks store into each other's windows.
+func (m *moeRun) node() int {
+	if m.b.cfg.LSA {
+		return m.b.c.LSASize()
+	}
+	return 1
+}
+
+// whole is the benchmark of a form.
+func (m *moeRun) whole(f form) error {
+	m.form = f
+	if err := m.setUp(); err != nil {
+		return err
+	}
+	return stop(errors.Join(m.run(), m.buf.Close()))
+}
+
+func (m *moeRun) setUp() (err error) {
+	b := m.b
+	if m.layers, err = b.routes(); err != nil {
+		return err
+	}
+	most := 1
+	for _, g := range m.layers {
+		most = max(most, g.MaxTokens())
+	}
+	if m.buf, err = m.form.open(most); err != nil {
+		return err
+	}
+	b.st = b.c.Stream()
+	take := func(bytes int) gpu.Ptr[byte] {
+		buf, aerr := b.c.Alloc(max(bytes, 64))
+		if aerr != nil {
+			err = errors.Join(err, aerr)
+			return gpu.Ptr[byte]{}
+		}
+		return buf.Ptr()
+	}
+	x := take(2 * most * b.cfg.Hidden)
+	m.out = take(2 * most * b.cfg.Hidden)
+	for _, g := range m.layers {
+		idx, w := g.Idx[b.c.Rank()], g.Weights[b.c.Rank()]
+		in := moe.Tokens{X: x, Experts: gpu.Cast[int32](take(4 * len(idx))), Weights: gpu.Cast[float32](take(4 * len(idx)))}
+		if err != nil {
+			return err
+		}
+		copy(gpu.Slice(in.Experts, len(idx)), idx)
+		copy(gpu.Slice(in.Weights, len(idx)), w)
+		m.inputs = append(m.inputs, in)
+	}
+	m.x, m.y = gpu.Slice(gpu.Cast[uint16](x), most*b.cfg.Hidden), gpu.Slice(gpu.Cast[uint16](m.out), most*b.cfg.Hidden)
+	return nil
+}
+
+// routes is the routing of all ranks: each makes it for itself from the seed, or reads the file.
+func (b *bench) routes() (layers []*routing.Routing, err error) {
+	if b.cfg.Routing != "" {
+		if layers, err = routing.ReadFile(b.cfg.Routing, b.cfg.Experts); err != nil {
+			return nil, err
+		}
+		if ranks := layers[0].Ranks; ranks != b.c.Size() {
+			return nil, fmt.Errorf("routing file %s is of %d ranks, this job has %d", b.cfg.Routing, ranks, b.c.Size())
+		}
+	} else {
+		g, err := routing.Generate(routing.Options{
+			Seed: b.cfg.Seed, Ranks: b.c.Size(), Experts: b.cfg.Experts, TopK: b.cfg.TopK, Tokens: slices.Max(b.cfg.Tokens), Pattern: b.cfg.Gating,
+		})
+		if err != nil {
+			return nil, err
+		}
+		layers = []*routing.Routing{g}
+	}
+	if b.cfg.Record != "" && b.c.Rank() == 0 {
+		err = routing.WriteFile(b.cfg.Record, layers...)
+	}
+	return layers, err
+}
+
+// loads are the first tokens of each layer.
+func (m *moeRun) loads(tokens int) (all []*load) {
+	for i, g := range m.layers {
+		x := &load{route: g.First(tokens), in: m.inputs[i]}
+		x.in.N = x.route.Tokens(m.b.c.Rank())
+		all = append(all, x)
+	}
+	return all
+}
+
+func (m *moeRun) run() error {
+	counts := m.b.cfg.Tokens
+	if len(counts) == 0 {
+		counts = []int{routing.MaxTokens}
+	}
+	for i, n := range counts {
+		if err := m.point(m.loads(n), i, len(counts)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// point checks and measures loads in turn, and makes the two rows of them.
+func (m *moeRun) point(loads []*load, at, of int) error {
+	const parts = 4 // of the progress shown
+	b := m.b
+	m.rowBytes, m.sumBytes = 0, 0
+	step := func(part int, what string) { b.cfg.Step(at*parts+part, of*parts, what) }
+	step(0, "check")
+	checks := len(loads)
+	if at == 0 {
+		checks = max(checks, 2) // also what comes where something has been before
+	}
+	for iter := range checks {
+		err := m.checked(loads[iter%len(loads)], uint64(iter))
+		told, err := b.share(part{}, nil, err)
+		if err != nil {
+			return err
+		}
+		if b.bad != "" {
+			return m.rows(loads, told, told) // nothing was timed
+		}
+	}
+	step(1, "measure")
+	var d, c times
+	err := m.measure(loads, &d, &c, 2*time.Second/time.Duration(of))
+	if err == nil {
+		step(3, "check")
+		err = m.checked(loads[0], 99)
+	}
+	if err == nil {
+		err = b.c.Barrier(b.ctx) // all have sent theirs: see checkSignals
+	}
+	if err == nil {
+		err = m.form.signals()
+	}
+	b.checked = m.rowBytes
+	dispatch, err := b.share(d.part(), &d.hist, err)
+	if err != nil {
+		return err
+	}
+	b.checked = m.sumBytes
+	combine, err := b.share(c.part(), &c.hist, nil)
+	if err != nil {
+		return err
+	}
+	return m.rows(loads, dispatch, combine)
+}
+
+// checked runs one dispatch and one combine of a load over payloads of that iteration, and compares all that comes.
+func (m *moeRun) checked(x *load, iter uint64) error {
+	b := m.b
+	routing.FillTokens(m.x, b.cfg.Seed, iter, b.c.Rank(), b.cfg.Hidden)
+	for i := range m.y {
+		m.y[i] = 0x7fff // no result is this
+	}
+	if err := m.dispatch(x); err != nil {
+		return err
+	}
+	m.form.checkRows(x, iter)
+	if err := m.combine(); err != nil {
+		return err
+	}
+	m.form.checkSums(x, iter)
+	return nil
+}
+
+func (m *moeRun) dispatch(x *load) error {
+	if err := m.form.queueDispatch(x); err != nil {
+		return err
+	}
+	m.ops = append(m.ops, x)
+	return m.buf.Wait(m.b.ctx, m.b.st)
+}
+
+func (m *moeRun) combine() error {
+	if err := m.form.queueCombine(); err != nil {
+		return err
+	}
+	return m.buf.Wait(m.b.ctx, m.b.st)
+}
+
+// differs is where two rows of one size first do.
+func differs(a, b []byte) int {
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	return i
+}

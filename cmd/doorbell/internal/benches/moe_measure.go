@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package benches
+
+import (
+	"time"
+
+	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+)
+
+// times is how long one of a step's two operations took on this rank.
+type times struct {
+	hist      report.Hist
+	ns, count uint64
+	stages    stages
+	copies    []stopwatch // of each memcpy that it needs
+}
+
+// stages are an operation's parts, as far as a form tells them apart.
+type stages struct{ Layout, Send, Wait, Unpack stopwatch }
+
+func (s stages) plus(o stages) stages {
+	return stages{s.Layout.plus(o.Layout), s.Send.plus(o.Send), s.Wait.plus(o.Wait), s.Unpack.plus(o.Unpack)}
+}
+
+// stopwatch adds up how long something took.
+type stopwatch struct{ NS, Count uint64 }
+
+func (w *stopwatch) add(d time.Duration, times int) {
+	w.NS, w.Count = w.NS+uint64(d), w.Count+uint64(times)
+}
+
+func (w stopwatch) plus(o stopwatch) stopwatch { return stopwatch{w.NS + o.NS, w.Count + o.Count} }
+
+// mean is in microseconds.
+func (w stopwatch) mean() float64 { return float64(w.NS) / 1e3 / float64(max(w.Count, 1)) }
+
+func (t *times) record(d time.Duration) {
+	t.hist.Record(uint64(d))
+	t.ns, t.count = t.ns+uint64(d), t.count+1
+}
+
+func (t *times) part() part {
+	return part{Ns: t.ns, Count: t.count, MoE: &moePart{Stages: t.stages, Copies: t.copies}}
+}
+
+// measure times dispatches and combines for so long, and in turn with them the memcpys that they need, so that both see
+// the machine as it is just then; then their stages.
+func (m *moeRun) measure(loads []*load, d, c *times, budget time.Duration) error {
+	const blocks = 4
+	b := m.b
+	k, err := m.form.memcpys(loads)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	var warm times
+	if err := m.copy(k, 2, &warm, &warm); err != nil { // the first touch of its memory is not counted
+		return err
+	}
+	start, rounds := time.Now(), b.warmup(2)
+	if err := m.timed(loads, rounds, &warm, &warm); err != nil {
+		return err
+	}
+	iters, err := b.iterations(uint64(time.Since(start))/uint64(rounds), budget)
+	if err != nil {
+		return err
+	}
+	for block := range blocks {
+		n := (iters+blocks-1-block)/blocks + len(loads) - 1
+		n -= n % len(loads) // each layer counts as much as another
+		if err := m.timed(loads, n, d, c); err != nil {
+			return err
+		}
+		if err := m.copy(k, max(n/4, min(n, 8)), d, c); err != nil {
+			return err
+		}
+	}
+	for range max(iters/8, len(loads)) {
+		if err := m.form.stages(loads[len(m.ops)%len(loads)], d, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// timed runs dispatch and combine of each load in turn, so many times in all, waiting for each.
+func (m *moeRun) timed(loads []*load, iters int, d, c *times) error {
+	if err := m.b.c.Barrier(m.b.ctx); err != nil {
+		return err
+	}
+	for i := range iters {
+		start := time.Now()
+		if err := m.dispatch(loads[i%len(loads)]); err != nil {
+			return err
+		}
+		mid := time.Now()
+		if err := m.combine(); err != nil {
+			return err
+		}
+		d.record(mid.Sub(start))
+		c.record(time.Since(mid))
+	}
+	return nil
+}
+
+// memcpys are those that a step needs, this rank's share. A function does one of them, of the load of that round.
+type memcpys struct {
+	dispatch, combine []func(round int) // in the order of report.MoE.Copies
+	close             func() error
+}
+
+// copy does each of them so many times, and adds up how long that took until all ranks had done it.
+func (m *moeRun) copy(k *memcpys, rounds int, d, c *times) error {
+	for _, op := range []struct {
+		t  *times
+		do []func(int)
+	}{{d, k.dispatch}, {c, k.combine}} {
+		if len(op.t.copies) < len(op.do) {
+			op.t.copies = make([]stopwatch, len(op.do))
+		}
+		for i, do := range op.do {
+			if err := m.b.c.Barrier(m.b.ctx); err != nil {
+				return err
+			}
+			start := time.Now()
+			for round := range rounds {
+				do(round)
+			}
+			if err := m.b.c.Barrier(m.b.ctx); err != nil {
+				return err
+			}
+			op.t.copies[i].add(time.Since(start), rounds)
+		}
+	}
+	return nil
+}
+
+// piece is piece i of memory in pieces of so many bytes, round and round.
+func piece(mem []byte, i, bytes int) []byte { return mem[i%(len(mem)/bytes)*bytes:][:bytes] }
