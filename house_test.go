@@ -37,13 +37,13 @@ var floors = []house.Floor{
 	}},
 	{Number: 5, Folders: []house.Folder{
 		// Other plugins register by blank import, in the program that wants them.
-		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "dma", "shm", "staged", "tcp"}}},
+		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "devnic", "devnic/softnic", "devnic/wqe", "dma", "shm", "staged", "tcp"}}},
 	}},
 	{Number: 4, Folders: []house.Folder{
 		{Path: "internal/gintest"},
+		{Path: "internal/gdaki"},
 		{Path: "internal/proxy"},
 		{Path: "internal/proxy/model"},
-		{Path: "internal/gdaki"},
 		{Path: "gin"},
 	}},
 	{Number: 3, Folders: []house.Folder{
@@ -56,6 +56,8 @@ var floors = []house.Floor{
 		{Path: "netplugin/fault"},
 		{Path: "netplugin/plugintest"},
 		{Path: "netplugin/devnic"},
+		{Path: "netplugin/devnic/softnic"},
+		{Path: "netplugin/devnic/wqe"},
 	}},
 	{Number: 2, Folders: []house.Folder{
 		{Path: "internal/device"},
@@ -99,7 +101,7 @@ var device = []house.DeviceRule{
 	{
 		Name:    "gin",
 		Match:   func(p string) bool { return strings.HasPrefix(p, "gin/") },
-		Allowed: []string{"math", "math/bits", "./gpu", "./internal/abi", "./internal/num"},
+		Allowed: []string{"math", "math/bits", "./gpu", "./internal/abi", "./internal/num", "./netplugin/devnic/wqe"},
 	},
 }
 
