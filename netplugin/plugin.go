@@ -128,8 +128,8 @@ type Key struct {
 // Region names memory to Post. The zero Region is none.
 type Region int32
 
-// Endpoint is one rank's end of a network.
-type Endpoint interface {
+// Registrar knows memory of this rank and of its peers by names that travel.
+type Registrar interface {
 	// Export describes memory of this rank to its peers. signals says that the region holds signal words.
 	Export(mem []byte, signals bool) ([]byte, error)
 	// Withdraw ends the peers' use of what Export described: from here on its operations are refused.
@@ -138,6 +138,11 @@ type Endpoint interface {
 	Import(peer int, k Key) (Region, error)
 	// Forget ends the use of a region. Operations on it that are on their way may still complete.
 	Forget(Region)
+}
+
+// Endpoint is one rank's end of a network.
+type Endpoint interface {
+	Registrar
 	// Post takes operations in order and returns how many it took: fewer than offered means "again", later, with the
 	// rest. Of each that it took it sets State and, when that is Failed, Err. Done ones need no Poll.
 	//

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package devnic is the contract between Doorbell and a NIC that kernels drive themselves: they write WQEs into a send queue
+// and ring its doorbell, and read CQEs (package wqe has the formats). The host only makes queue pairs and registers memory.
+//
+// A provider is found by its name and may be of another module. softnic emulates a NIC, so that all else can be proved where
+// there is none; what comes of it is marked as emulated.
+package devnic
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/netplugin"
+)
+
+// Provider makes NICs. Its methods are safe for concurrent use.
+type Provider interface {
+	// Name is lower case.
+	Name() string
+	// Open makes the NIC of one rank. The error says what this machine lacks.
+	Open(Config) (NIC, error)
+}
+
+// Config is what a NIC is told about its rank.
+type Config struct {
+	Rank, Ranks int
+	// Wire is what an emulated NIC sends by, connected to all peers, and Powers what it can. A real one has no use for it.
+	// Nobody else calls its Post and Poll.
+	Wire   netplugin.Endpoint
+	Powers netplugin.Powers
+	// Pinned takes zeroed memory of the host that kernels reach at the same address; free gives it back.
+	Pinned func(bytes int) (mem gpu.Ptr[byte], free func() error, err error)
+	// Failed is told of a queue pair that ended, once for each. It does not block.
+	Failed func(Failure)
+}
+
+// Facts is what a NIC says of itself.
+type Facts struct {
+	Emulated   bool   // it is a program: its figures say so
+	MaxMessage uint32 // largest write or read, bytes; kernels cut larger ones
+	MaxDepth   int    // of a queue pair
+}
+
+// NIC is one rank's NIC. Nothing of it blocks. One caller at a time calls its methods.
+//
+// Of memory, Region is the key that WQEs carry, its bits as a uint32; addresses in WQEs are offsets in the region. That of
+// this rank's own memory is its local key too.
+type NIC interface {
+	netplugin.Registrar
+	Facts() Facts
+	// Create makes a queue pair to a rank; this one's own is accepted.
+	Create(QPConfig) (QP, error)
+	// Connect joins it to the queue pair of the peer that has that address. Each side connects to the other before either
+	// rings a doorbell.
+	Connect(number uint32, address []byte) error
+	// Idle says whether each WQE that a doorbell told of has its CQE.
+	Idle(number uint32) bool
+	// Destroy ends a queue pair. Its memory may be given back.
+	Destroy(number uint32)
+	// Lose says that a peer is lost: what is on its way to it ends with an error.
+	Lose(peer int)
+	// Poll does what the host has to do for the NIC, of an emulated one all. It says whether there was something.
+	Poll() (worked bool)
+	// Quiet says whether Poll has nothing to do until a doorbell rings.
+	Quiet() bool
+	// Close ends the NIC. Queue pairs that are left end with it.
+	Close() error
+}
+
+// QPConfig is a queue pair as it is asked for. Its memory is zeroed but for each CQE's tail, which is wqe.EmptyTail, aligned
+// to 64 bytes, and stays the caller's.
+type QPConfig struct {
+	Peer   int             // rank
+	Depth  int             // WQEs in the send queue and CQEs in the completion queue, a power of two
+	Send   gpu.Ptr[uint64] // [Depth] blocks
+	Done   gpu.Ptr[uint64] // [Depth] blocks
+	Record gpu.Ptr[uint32] // the doorbell record's word of the send queue
+}
+
+// QP is a queue pair as kernels use it. Each WQE gives one CQE, at the same place in its queue.
+type QP struct {
+	Number  uint32
+	CQ      uint32          // number of its completion queue
+	Bell    gpu.Ptr[uint64] // the doorbell register: the first word of the last WQE is stored there, after the record
+	Address []byte          // for the peer's Connect
+}
+
+// Failure is why a queue pair ended.
+type Failure struct {
+	QP       uint32
+	Peer     int
+	Syndrome uint8 // as in the CQE
+	PeerGone bool  // the peer did not answer, and did not refuse
+	Err      error // says which WQE, and why
+}
+
+var (
+	mu        sync.RWMutex
+	providers = map[string]Provider{}
+)
+
+// Register makes a provider known by its name; package init functions call it. It panics when the name is taken.
+func Register(p Provider) {
+	mu.Lock()
+	defer mu.Unlock()
+	if _, taken := providers[p.Name()]; taken {
+		panic(fmt.Sprintf("devnic: two providers are named %q", p.Name()))
+	}
+	providers[p.Name()] = p
+}
+
+// Lookup finds a provider by its name. The error lists those that are there.
+func Lookup(name string) (Provider, error) {
+	mu.RLock()
+	defer mu.RUnlock()
+	if p, ok := providers[name]; ok {
+		return p, nil
+	}
+	return nil, fmt.Errorf("NIC %q is not there; there are %s", name, strings.Join(slices.Sorted(maps.Keys(providers)), ", "))
+}
