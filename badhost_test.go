@@ -45,7 +45,7 @@ func TestBadOptions(t *testing.T) {
 		{2, doorbell.Options{Net: "carrier-pigeon"}, []string{`"carrier-pigeon"`, "shm"}},
 		{2, doorbell.Options{Net: "bad+shm"}, []string{`"bad"`, "fault"}},
 		{2, doorbell.Options{Backend: "x"}, []string{`backend "x"`, "proxy"}},
-		{2, doorbell.Options{Backend: "gdaki"}, []string{"gdaki", "not built yet"}},
+		{2, doorbell.Options{Backend: "gdaki", Net: "neither"}, []string{"gdaki", "keeps no order"}},
 		{2, doorbell.Options{Device: "abacus"}, []string{`device "abacus"`, "soft"}},
 		{2, doorbell.Options{Progress: "never"}, []string{`progress "never"`, "thread", "assisted"}},
 		{2, doorbell.Options{Net: "shm", Faults: "all"}, []string{`faults "all" on network shm`, "fault+shm"}},

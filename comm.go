@@ -14,6 +14,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device"
+	"github.com/doorbell-net/doorbell/internal/gdaki"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
@@ -31,6 +32,8 @@ type Comm struct {
 	dev      device.Device
 	plugin   netplugin.Plugin
 	endpoint netplugin.Endpoint
+	nic      *gdaki.NIC          // that kernels drive, over endpoint if it is an emulated one; nil with the proxy
+	memory   netplugin.Registrar // whichever of the two knows this rank's memory
 	engine   *proxy.Engine
 
 	oneProcess bool // all ranks are of this process
@@ -80,12 +83,13 @@ func (c *Comm) Hosts() int { return bootstrap.Machines(c.group) }
 // Info is what a communicator is made of. Results carry it.
 type Info struct {
 	Net      string // the network plugin
-	Backend  string // who drives the network
+	Backend  string // who drives the network: proxy, or gdaki, kernels themselves
+	NIC      string // what kernels drive, empty with the proxy
 	Device   string // what runs the kernels
 	GPUs     int    // how many GPUs all ranks run on together
 	Progress string // who drives the proxy: thread or assisted
 	Network  bool   // whether bytes leave the machine's memory
-	Emulated bool   // whether the device is one in software
+	Emulated bool   // whether the device, or the NIC, is one in software
 }
 
 // distinct counts the names that are not empty, each once.
@@ -99,10 +103,14 @@ func distinct(names []string) int {
 
 // Info says what this communicator is made of.
 func (c *Comm) Info() Info {
-	return Info{
+	i := Info{
 		Net: c.plugin.Name(), Backend: "proxy", Device: c.dev.Name(), GPUs: distinct(c.gpus), Progress: c.engine.Mode().String(),
 		Network: c.plugin.Powers().Network, Emulated: c.dev.Name() == "soft",
 	}
+	if c.nic != nil {
+		i.Backend, i.NIC, i.Emulated = "gdaki", c.opt.nic, i.Emulated || c.nic.Facts().Emulated
+	}
+	return i
 }
 
 // Timeout is the deadline of waits that have none of their own.
@@ -203,6 +211,9 @@ func (c *Comm) Lost() map[int]error {
 func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	if err := c.live("survivors"); err != nil {
 		return nil, err
+	}
+	if c.nic != nil {
+		return nil, fmt.Errorf("rank %d: survivors: with backend gdaki the ranks that are left make no new queue pairs yet; proxy is accepted: %w", c.rank, ErrCannot)
 	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
@@ -346,7 +357,7 @@ func (c *Comm) Close() error {
 	c.dev.SetProgress(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
 	defer cancel()
-	errs = append(errs, c.owner.Close(ctx, c.endpoint.Close), c.infos.free(), c.dev.Close())
+	errs = append(errs, c.owner.Close(ctx, c.closeNetwork), c.infos.free(), c.dev.Close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close rank %d: %w", c.rank, err)
 	}

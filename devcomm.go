@@ -20,9 +20,11 @@ import (
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/gdaki"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/internal/sys"
 	"github.com/doorbell-net/doorbell/netplugin"
+	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
 )
 
 // DevComm is a device communicator: the queues, signals, counters and barriers that kernels use.
@@ -32,6 +34,8 @@ type DevComm struct {
 	plan     plan
 	abi      abi.DevComm
 	proxy    *proxy.DevComm
+	pairs    *gdaki.DevComm // in its place where kernels drive a NIC
+	home     Window         // what the NIC raises of this rank besides its signals
 	seg      segments
 	netMaps  []device.Memory // by rank, nil where not mapped
 	peerMaps []device.Memory
@@ -52,6 +56,7 @@ type signalOffer struct {
 	Needs   Needs
 	Context int32 // the first of its network's that is free
 	offer
+	Queues [][]byte // addresses of its queue pairs
 }
 
 // Offsets in abi.Control that the host writes.
@@ -74,7 +79,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	n.fill(depth)
 	dc := &DevComm{comm: c, needs: n}
 	if err = cmp.Or(ofKind(ErrInvalid, cmp.Or(err, n.check())), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
-		p := newPlan(n, c.size, c.lsaSize)
+		p := newPlan(n, c.size, c.lsaSize, c.nic != nil)
 		dc.plan = p
 		err = dc.alloc(p)
 		if err == nil {
@@ -86,6 +91,9 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 		err = c.refuse(ctx, deviceCommunicator, err)
 	}
 	if err != nil {
+		if dc.pairs != nil {
+			err = errors.Join(err, dc.pairs.Close(ctx)) // nothing was posted
+		}
 		err = errors.Join(err, dc.free())
 		return nil, fmt.Errorf("rank %d: %s: %w", c.rank, deviceCommunicator, err)
 	}
@@ -142,11 +150,18 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	c.mu.Lock()
 	first := c.nextCtx
 	c.mu.Unlock()
-	blob, err := handleBlob(signalOffer{Needs: dc.needs, Context: first, offer: offer{Bytes: p.net, Size: p.net, Export: export}}, dc.seg.net.Handle(), dc.seg.peer.Handle())
+	mine := signalOffer{Needs: dc.needs, Context: first, offer: offer{Bytes: p.net, Size: p.net, Export: export}}
+	if c.nic != nil {
+		if err := dc.createPairs(ctx, p); err != nil {
+			return c.refuse(ctx, deviceCommunicator, err)
+		}
+		mine.Queues = dc.pairs.Addresses()
+	}
+	blob, err := handleBlob(mine, dc.seg.net.Handle(), dc.seg.peer.Handle())
 	if err != nil {
 		return c.refuse(ctx, deviceCommunicator, err)
 	}
-	offers, base := make([]offer, c.size), int32(0)
+	offers, addresses, base := make([]offer, c.size), make([][][]byte, c.size), int32(0)
 	err = c.exchange(ctx, deviceCommunicator, blob, func(r int, b bootstrap.Blob) error {
 		var s signalOffer
 		if err := json.Unmarshal(b.Bytes, &s); err != nil {
@@ -155,19 +170,24 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		if !reflect.DeepEqual(s.Needs, dc.needs) {
 			return ofKind(ErrDisagree, fmt.Errorf("rank %d needs %+v, rank %d %+v: they must agree", c.rank, dc.needs, r, s.Needs))
 		}
-		offers[r], base = s.offer, max(base, s.Context)
+		if c.nic != nil && len(s.Queues) != p.queues {
+			return fmt.Errorf("rank %d offers %d queue pairs, rank %d has %d", r, len(s.Queues), c.rank, p.queues)
+		}
+		offers[r], addresses[r], base = s.offer, s.Queues, max(base, s.Context)
 		return nil
 	}, func(blobs []bootstrap.Blob) error {
 		if dc.netMaps, dc.regions, err = c.importAll(ctx, blobs, offers, false); err != nil {
 			return err
 		}
-		dc.peerMaps, err = c.importPeers(blobs, 1, func(int) int { return p.peer })
+		if dc.peerMaps, err = c.importPeers(blobs, 1, func(int) int { return p.peer }); err == nil && c.nic != nil {
+			err = dc.connectPairs(ctx, p, addresses)
+		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := dc.layOut(p); err != nil {
+	if err := dc.layOut(p); err != nil || c.nic != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -188,12 +208,12 @@ func (dc *DevComm) layOut(p plan) error {
 	word := func(m device.Memory, off int) gpu.Ptr[uint64] { return gpu.Cast[uint64](at(m, off)) }
 	half := func(m device.Memory, off int) gpu.Ptr[uint32] { return gpu.Cast[uint32](at(m, off)) }
 	s := &dc.seg
-	depth := uint64(n.QueueDepth)
+	depth := uint64(p.depth)
 	a := &dc.abi
 	*a = abi.DevComm{
 		Version: abi.DevCommVersion, Rank: int32(c.rank), Ranks: int32(c.size), LSARank: int32(c.lsaRank), LSASize: int32(c.lsaSize),
 		Contexts: int32(n.Contexts), Signals: int32(n.Signals), Counters: int32(n.Counters), Barriers: int32(n.Barriers),
-		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(n.SmallPut), Looks: 64, Sharing: uint32(n.Sharing),
+		Peers: int32(p.peers), SignalStride: uint32(p.stride), CellPayload: uint32(p.n.SmallPut), Looks: 64, Sharing: uint32(n.Sharing),
 		LLBlocks: int32(n.LLA2ABlocks), LLSlots: int32(n.LLA2ASlots), Timeout: uint64(c.opt.Timeout),
 		Mask: depth - 1, Shift: uint64(bits.TrailingZeros64(depth)),
 		Slots: word(s.host, p.slots), Hints: half(s.host, p.hints), Prod: gpu.Cast[abi.Producer](at(s.dev, p.prod)), Index: gpu.Cast[abi.Index](at(s.host, p.index)),
@@ -206,7 +226,7 @@ func (dc *DevComm) layOut(p plan) error {
 		Barrier: gpu.Cast[abi.BarrierState](at(s.dev, p.barrier)),
 		LL:      word(s.peer, p.ll), PeerLL: gpu.Cast[gpu.Ptr[uint64]](at(s.dev, p.peerLL)), LLState: gpu.Cast[abi.LLState](at(s.dev, p.llState)), Asleep: gpu.PtrTo(c.engine.Asleep()),
 	}
-	if n.SmallPut > 8 {
+	if p.n.SmallPut > 8 {
 		a.Cells = word(s.host, p.cells)
 	}
 	if c.dev.Powers().Lanes == 1 {
@@ -249,6 +269,10 @@ func (dc *DevComm) layOut(p plan) error {
 	}
 	for i := range n.LLA2ABlocks {
 		gpu.Cast[abi.LLState](inImage(p.llState)).At(i).Store(abi.LLState{Epoch: abi.LLFirstEpoch})
+	}
+	if c.nic != nil {
+		dc.layOutPairs(p, inImage)
+		return s.dev.Write(0, gpu.Slice(inImage(0), p.dev))
 	}
 	first := proxy.FirstTicket(depth)
 	for i := range p.queues {
@@ -302,7 +326,7 @@ func (dc *DevComm) Cause() error {
 	if !dc.closed {
 		r = readRecord(gpu.PtrTo(&dc.abi.Notes.Raw().Cause))
 		// What the host saw tells more if it names an operation; else who waited does.
-		if h := dc.proxy.Cause(); h != nil && (r == nil || h.Op != 0) {
+		if h := dc.first().Cause(); h != nil && (r == nil || h.Op != 0) {
 			r = h
 		}
 	}
@@ -321,12 +345,26 @@ func (dc *DevComm) Cause() error {
 		cause.Detail = context.Cause(c.ctx) // nil when it is one queue that was aborted
 	}
 	for _, err := range c.details {
-		var re *proxy.RemoteError
-		if cause.Detail == nil && errors.As(err, &re) && re.Peer == cause.Peer && re.Context == cause.Context {
+		var about interface{ About() (peer, context int) }
+		if cause.Detail != nil || !errors.As(err, &about) {
+			continue
+		}
+		if peer, ctx := about.About(); peer == cause.Peer && ctx == cause.Context {
 			cause.Detail = err
 		}
 	}
+	if cause.Detail == nil && r.Syndrome != 0 {
+		cause.Detail = errors.New(wqe.Syndrome(r.Syndrome).String())
+	}
 	return cause
+}
+
+// first is what the host saw first.
+func (dc *DevComm) first() *proxy.First {
+	if dc.pairs != nil {
+		return &dc.pairs.First
+	}
+	return &dc.proxy.First
 }
 
 // waiter is what somebody left who waits for long, nil if nobody did; it makes room for the next.
@@ -384,7 +422,7 @@ func (dc *DevComm) Close() error {
 			return fmt.Errorf("rank %d: close device communicator: %w", c.rank, err)
 		}
 	}
-	err := c.owner.RemoveDevComm(ctx, dc.proxy)
+	err := dc.drain(ctx)
 	dc.mu.Lock()
 	if !dc.closed {
 		dc.closed = true
@@ -398,8 +436,19 @@ func (dc *DevComm) Close() error {
 	return err
 }
 
+// drain waits for what was posted, and ends the queues.
+func (dc *DevComm) drain(ctx context.Context) error {
+	if dc.pairs != nil {
+		return dc.pairs.Close(ctx)
+	}
+	return dc.comm.owner.RemoveDevComm(ctx, dc.proxy)
+}
+
 func (dc *DevComm) free() error {
 	c := dc.comm
+	if dc.home.comm != nil {
+		dc.home.unmap()
+	}
 	w := Window{comm: c, maps: append(dc.netMaps, dc.peerMaps...), regions: dc.regions, export: dc.export}
 	w.unmap()
 	var errs []error

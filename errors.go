@@ -129,6 +129,8 @@ func opText(op uint32) string {
 		return "LLA2A receive"
 	case abi.OpGINBarrier:
 		return "barrier"
+	case abi.OpWQE:
+		return "work-queue entry"
 	}
 	return ""
 }

@@ -23,13 +23,15 @@ func TestProgramsOverFaults(t *testing.T) {
 	for _, c := range []struct {
 		net, faults string
 		programs    []string // nil: all
+		backend     string
 	}{
-		{"fault+shm", "all,unordered", all}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few}, {"fault+tcp", "all,duplicate", few},
+		{"fault+shm", "all,unordered", all, ""}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few, ""}, {"fault+tcp", "all,duplicate", few, ""},
+		{"fault+shm", "all,unordered", all, "gdaki"}, {"fault+tcp", "all,duplicate", few, "gdaki"},
 	} {
 		faults := fmt.Sprintf("seed=%d,%s", testenv.Seed, c.faults)
-		t.Run(c.net+","+c.faults, func(t *testing.T) {
+		t.Run(c.net+","+c.faults+","+c.backend, func(t *testing.T) {
 			t.Logf("DOORBELL_SEED=%d", testenv.Seed)
-			cs := local(t, 3, doorbell.Options{Net: c.net, Faults: faults, RanksPerNode: 1})
+			cs := local(t, 3, doorbell.Options{Net: c.net, Faults: faults, RanksPerNode: 1, Backend: c.backend})
 			for _, p := range programs {
 				if (p.name == "large" || c.programs != nil && !slices.Contains(c.programs, p.name)) && !testenv.Long() {
 					continue

@@ -8,6 +8,7 @@ import (
 
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/netplugin"
+	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
 )
 
 // Needs is what a device communicator is to have. Zero fields take the default.
@@ -16,7 +17,7 @@ type Needs struct {
 	Signals    int // per context, ids from 0; at most 1,048,576
 	Counters   int // per context, ids from 0; at most 1,048,576
 	Barriers   int // of each kind, ids from 0; at most 4,096
-	QueueDepth int // descriptors per context and peer, a power of two, 2 to 65,536; default DOORBELL_QUEUE_DEPTH
+	QueueDepth int // operations per context and peer, a power of two, 2 to 65,536 (softnic: 16,384); default DOORBELL_QUEUE_DEPTH
 	// Multimem is stores that reach all LSA peers and loads that reduce over them. The software device emulates it. On GPUs it is
 	// NVLink multicast, which DOORBELL_MULTIMEM=1 allows, has run on none yet, and takes a GPU for each rank; else it is refused.
 	Multimem bool
@@ -166,24 +167,38 @@ func (n *Needs) given(net string, p netplugin.Powers, ranks, lsa, class int) err
 type plan struct {
 	n                               Needs
 	ranks, lsa, peers, queues       int
+	depth                           int // slots of a queue
 	stride                          int // signal words per context
 	net                             int
 	lsaWords, inbox, ll, peer       int
 	prod, status, lost, ctl         int
 	off, shadow, coff, barrier      int
 	peerLSA, peerInbox, peerLL      int
-	llState, dev                    int
+	llState, qps, keys, dev         int
 	slots, cells, hints, index, ctr int
+	cq, records, home               int
 	notes, host                     int
 }
 
-func newPlan(n Needs, ranks, lsa int) plan {
+// newPlan plans for kernels that drive a NIC, or for the proxy.
+func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 	n = n.total()
 	p := plan{n: n, ranks: ranks, lsa: lsa, peers: ranks}
 	if n.Rail {
 		p.peers = ranks / lsa
 	}
 	p.queues = n.Contexts * p.peers
+	pairs := 0 // queue pairs
+	p.depth = n.QueueDepth
+	if nic {
+		p.depth *= 2 // a put and its signal are two WQEs, and so is what raises a counter
+		if pairs = p.queues; n.Counters > 0 {
+			pairs *= 2
+		}
+		n.SmallPut = 8 // what a WQE carries; there are no cells
+	}
+	slots := max(pairs, p.queues)
+	p.n.SmallPut = n.SmallPut
 	p.stride = n.Signals + n.Barriers*ranks
 	words := n.Contexts * p.stride
 
@@ -198,18 +213,23 @@ func newPlan(n Needs, ranks, lsa int) plan {
 	p.lsaWords, p.inbox, p.ll = take(8*words), take(8*n.Barriers*lsa), take(2*8*abi.LLSlotWords*n.LLA2ABlocks*n.LLA2ASlots)
 	p.peer, at = max(at, 64), 0
 
-	p.prod = take(64 * p.queues)
+	p.prod = take(64 * slots)
 	p.status, p.lost, p.ctl = take(4*p.queues), take(4*ranks), take(64)
 	p.off, p.shadow, p.coff = take(8*words), take(8*words), take(8*n.Contexts*n.Counters)
 	p.barrier = take(64 * (1 + n.Contexts) * n.Barriers)
 	p.peerLSA, p.peerInbox, p.peerLL = take(8*lsa), take(8*lsa), take(8*lsa)
 	p.llState = take(64 * n.LLA2ABlocks)
-	p.dev, at = at, 0
-	p.slots = take(abi.DescBytes * n.QueueDepth * p.queues)
-	if n.SmallPut > 8 {
-		p.cells = take(8 * abi.CellWords * n.QueueDepth * p.queues)
+	if nic {
+		p.qps, p.keys = take(64*pairs), take(4*ranks)
 	}
-	p.hints, p.index, p.ctr = take(4*p.queues), take(64*p.queues), take(8*n.Contexts*n.Counters)
+	p.dev, at = at, 0
+	p.slots = take(abi.DescBytes * p.depth * slots)
+	if n.SmallPut > 8 {
+		p.cells = take(8 * abi.CellWords * p.depth * p.queues)
+	}
+	p.cq, p.records = take(wqe.Bytes*p.depth*pairs), take(64*pairs)
+	p.hints, p.index = take(4*p.queues), take(64*p.queues)
+	p.home, p.ctr = take(abi.HomeCounters), take(8*n.Contexts*n.Counters) // one behind the other
 	p.notes = take(128)
 	p.host = at
 	return p
@@ -221,7 +241,9 @@ func newPlan(n Needs, ranks, lsa int) plan {
 //	64*depth*queues (descriptors) + 320*depth*queues (cells, if SmallPut > 8) + 136*queues
 //	+ 32*contexts*(signals + barriers*ranks) + 16*contexts*counters + 64*(1+contexts)*barriers
 //	+ 32*blocks*slots + 64*blocks (LLA2A) + small tables
+//
+// With the backend gdaki descriptors take 256*depth*queues, and where there are counters twice that; there are no cells.
 func (n Needs) MemoryBytes(ranks, lsaSize int) int {
-	p := newPlan(n, ranks, lsaSize)
+	p := newPlan(n, ranks, lsaSize, false)
 	return p.net + p.peer + p.dev + p.host
 }

@@ -4,19 +4,24 @@ package doorbell
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/internal/gdaki"
 	"github.com/doorbell-net/doorbell/netplugin"
-	_ "github.com/doorbell-net/doorbell/netplugin/ce"     // the network of a device's copy engines, within a process
-	_ "github.com/doorbell-net/doorbell/netplugin/dma"    // and between processes
-	_ "github.com/doorbell-net/doorbell/netplugin/shm"    // the network within a machine is always there
-	_ "github.com/doorbell-net/doorbell/netplugin/staged" // device memory over it
-	_ "github.com/doorbell-net/doorbell/netplugin/tcp"    // and that between machines
+	_ "github.com/doorbell-net/doorbell/netplugin/ce" // the network of a device's copy engines, within a process
+	"github.com/doorbell-net/doorbell/netplugin/devnic"
+	_ "github.com/doorbell-net/doorbell/netplugin/devnic/softnic" // the NIC that is always there
+	_ "github.com/doorbell-net/doorbell/netplugin/dma"            // copy engines between processes
+	_ "github.com/doorbell-net/doorbell/netplugin/shm"            // the network within a machine is always there
+	_ "github.com/doorbell-net/doorbell/netplugin/staged"         // device memory over it
+	_ "github.com/doorbell-net/doorbell/netplugin/tcp"            // and that between machines
 )
 
 // reconnect is how long a connection of the network that broke may take to be made again.
@@ -45,6 +50,49 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth, reach [][]b
 		return err
 	}
 	return c.meet(ctx)
+}
+
+// openNIC makes the NIC that this rank's kernels drive, if they do. Collective.
+func (c *Comm) openNIC(ctx context.Context) error {
+	c.memory = c.endpoint
+	if c.opt.Backend != "gdaki" {
+		return nil
+	}
+	p, err := devnic.Lookup(c.opt.nic)
+	if err == nil && c.dev.Name() != "soft" {
+		err = fmt.Errorf("device %s: its kernels are compiled without what drives a NIC, which has not run on one; soft is accepted: %w", c.dev.Name(), ErrCannot)
+	}
+	if err == nil {
+		c.nic, err = gdaki.Open(ctx, p, devnic.Config{Rank: c.rank, Ranks: c.size, Wire: c.endpoint, Powers: c.plugin.Powers(), Pinned: c.pinned}, c.owner)
+	}
+	if err != nil {
+		err = fmt.Errorf("open: backend gdaki: %w", err)
+	}
+	if err := c.agree(ctx, "open NIC", err); err != nil {
+		return err
+	}
+	c.memory = c.nic
+	if c.rank == 0 && c.nic.Facts().Emulated {
+		c.opt.Log.Info("kernels drive an emulated NIC: its figures are none of hardware", "nic", c.opt.nic, "wire", c.plugin.Name())
+	}
+	return nil
+}
+
+// pinned is memory of the host that kernels reach.
+func (c *Comm) pinned(bytes int) (mem gpu.Ptr[byte], free func() error, err error) {
+	m, err := c.dev.AllocHost(bytes)
+	if err != nil {
+		return mem, nil, err
+	}
+	return m.Ptr(), m.Free, nil
+}
+
+func (c *Comm) closeNetwork() error {
+	var err error
+	if c.nic != nil {
+		err = c.nic.Close()
+	}
+	return errors.Join(err, c.endpoint.Close())
 }
 
 // chooseNetwork replaces auto, also behind fault+: where each rank reaches each other's memory, the copy engines of a device

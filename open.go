@@ -181,6 +181,9 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 	}
 	c.infos.ranks = c.size
 	c.owner = proxy.NewOwner(c.rank, c.failed)
+	if err := c.openNIC(ctx); err != nil {
+		return nil, errors.Join(err, c.closeNetwork(), g.Close())
+	}
 	c.engine.Add(c.owner)
 	if c.engine.Mode() == proxy.Assisted {
 		c.dev.SetProgress(func() bool { return c.engine.Assist(c.owner) })
@@ -208,6 +211,7 @@ func (c *Comm) failed(err error) {
 type hello struct {
 	RanksPerNode int
 	Net          string
+	Backend, NIC string
 	Device       string
 	GPU          string   // which of all that there are, "" for none
 	Multicast    bool     // it may be used there
@@ -223,7 +227,7 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		return nil, c.agree(ctx, "discover nodes", err)
 	}
 	defer probe.Free()
-	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Device: c.dev.Name(), Bytes: 4096}
+	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Backend: c.opt.Backend, NIC: c.opt.nic, Device: c.dev.Name(), Bytes: 4096}
 	if g, ok := c.dev.(interface{ GPU() string }); ok {
 		me.GPU = g.GPU()
 	}
@@ -251,6 +255,8 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device || h.Multicast != me.Multicast) {
 			err = ofKind(ErrDisagree, fmt.Errorf("rank %d has %d ranks per node, network %q, device %q and multicast %v, rank %d has %d, %q, %q and %v: they must agree",
 				c.rank, me.RanksPerNode, me.Net, me.Device, me.Multicast, r, h.RanksPerNode, h.Net, h.Device, h.Multicast))
+		} else if err == nil && (h.Backend != me.Backend || h.NIC != me.NIC) {
+			err = ofKind(ErrDisagree, fmt.Errorf("rank %d has backend %q and NIC %q, rank %d has %q and %q: they must agree", c.rank, me.Backend, me.NIC, r, h.Backend, h.NIC))
 		}
 	}
 	mine, jerr := json.Marshal(me)

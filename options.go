@@ -25,7 +25,8 @@ type Options struct {
 	// Net is the network plugin: auto (shm where each rank's memory reaches each, else tcp), shm, tcp, or another that is
 	// registered; fault+NAME misbehaves.
 	Net string
-	// Backend drives the network: auto or proxy.
+	// Backend drives the network: auto; proxy, a thread of the host for kernels; gdaki, kernels themselves, by a NIC that they
+	// write WQEs for, DOORBELL_NIC. So far that is softnic, an emulated one over Net on device soft; auto is proxy.
 	Backend string
 	// Device runs the kernels: auto or soft, goroutines; cuda, an NVIDIA GPU.
 	Device string
@@ -54,6 +55,7 @@ type Options struct {
 	Job        string // keeps apart jobs that share an address
 	Token      []byte // secret of the job
 
+	nic        string            // provider of the NIC that kernels drive, where they do
 	launcher   string            // who started this process, in its own words
 	interfaces []netif.Interface // that peers may be reached by; nil for all
 	addresses  []netip.Addr      // of those
@@ -67,6 +69,7 @@ const maxRanks = 4096
 func (o *Options) fill(lookup env.Lookup) error {
 	err := take(lookup, env.Net, &o.Net)
 	err = cmp.Or(err, take(lookup, env.Backend, &o.Backend))
+	err = cmp.Or(err, take(lookup, env.NIC, &o.nic))
 	err = cmp.Or(err, take(lookup, env.Device, &o.Device))
 	err = cmp.Or(err, take(lookup, env.Progress, &o.Progress))
 	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
@@ -172,9 +175,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("open: timeout %v, more than 0 is accepted", o.Timeout)
 	}
 	switch o.Backend {
-	case "auto", "proxy":
-	case "gdaki":
-		return fmt.Errorf("open: backend gdaki: %w", ErrNotSupported)
+	case "auto", "proxy", "gdaki":
 	default:
 		return fmt.Errorf("open: backend %q, auto, proxy and gdaki are accepted", o.Backend)
 	}

@@ -31,9 +31,12 @@ func sharedFiles() (names []string) {
 // TestProcesses runs every operation in jobs of processes.
 func TestProcesses(t *testing.T) {
 	before := sharedFiles()
-	for _, w := range []world{{ranks: 2}, {ranks: 2, progress: "thread"}, {ranks: 4, perNode: 2}} {
+	for _, w := range []world{{ranks: 2}, {ranks: 2, progress: "thread"}, {ranks: 4, perNode: 2}, {ranks: 2, backend: "gdaki"}} {
 		t.Run(w.String(), func(t *testing.T) {
 			environ := []string{"DOORBELL_PROGRESS=" + w.progress}
+			if w.backend != "" {
+				environ = append(environ, "DOORBELL_BACKEND="+w.backend)
+			}
 			if w.perNode > 0 {
 				environ = append(environ, "DOORBELL_RANKS_PER_NODE=2")
 			}

@@ -33,6 +33,7 @@ var programs = []program{
 type world struct {
 	ranks, perNode int
 	progress       string
+	backend        string
 }
 
 func (w world) String() string {
@@ -43,18 +44,22 @@ func (w world) String() string {
 	if w.progress != "" {
 		s += ", " + w.progress
 	}
+	if w.backend != "" {
+		s += ", " + w.backend
+	}
 	return s
 }
 
 var worlds = []world{
 	{ranks: 1}, {ranks: 2}, {ranks: 2, progress: "thread"}, {ranks: 3, perNode: 1}, {ranks: 4, perNode: 2}, {ranks: 5}, {ranks: 8, perNode: 4},
+	{ranks: 1, backend: "gdaki"}, {ranks: 2, backend: "gdaki"}, {ranks: 2, progress: "thread", backend: "gdaki"}, {ranks: 4, perNode: 2, backend: "gdaki"},
 }
 
 // TestPrograms runs every operation over worlds of many sizes and shapes in this process.
 func TestPrograms(t *testing.T) {
 	for _, w := range worlds {
 		t.Run(w.String(), func(t *testing.T) {
-			cs := local(t, w.ranks, doorbell.Options{RanksPerNode: w.perNode, Progress: w.progress})
+			cs := local(t, w.ranks, doorbell.Options{RanksPerNode: w.perNode, Progress: w.progress, Backend: w.backend})
 			for _, p := range programs {
 				if p.name == "large" && w.ranks > 3 && !testenv.Long() {
 					continue // the cuts do not depend on how many ranks there are

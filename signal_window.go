@@ -105,7 +105,7 @@ func (w *SignalWindow) register(ctx context.Context) error {
 // publish makes the window known to the device and to the proxy.
 func (w *SignalWindow) publish(ctx context.Context, offers []offer) error {
 	c := w.comm
-	id, gen, info, err := c.enter(offers, gpu.Ptr[byte]{}, w.lsa.Ptr(), func(r int) gpu.Ptr[byte] { return w.lsaMaps[r].Ptr() })
+	id, gen, info, err := c.enter(offers, w.imported.regions, gpu.Ptr[byte]{}, w.lsa.Ptr(), func(r int) gpu.Ptr[byte] { return w.lsaMaps[r].Ptr() })
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (w *Window) register(ctx context.Context) error {
 // publish makes the window known to the device and to the proxy. all stands for the parts of all LSA peers, or is nil.
 func (w *Window) publish(ctx context.Context, offers []offer, all gpu.Ptr[byte]) error {
 	c := w.comm
-	id, gen, info, err := c.enter(offers, all, w.buf.Ptr(), func(r int) gpu.Ptr[byte] { return w.maps[r].Ptr().Byte(uint64(offers[r].Off)) })
+	id, gen, info, err := c.enter(offers, w.regions, all, w.buf.Ptr(), func(r int) gpu.Ptr[byte] { return w.maps[r].Ptr().Byte(uint64(offers[r].Off)) })
 	if err != nil {
 		return err
 	}
@@ -128,10 +128,10 @@ func (w *Window) publish(ctx context.Context, offers []offer, all gpu.Ptr[byte])
 	return c.infos.setGen(id, gen)
 }
 
-// enter fills the entry of a new window, which setGen makes valid: sizes are as offered, and LSA peers store at mine and at
-// theirs; of one that is out the size is 0, so nothing is stored there. all stands for the parts of all of them, or is nil.
-// infos.give gives the id back.
-func (c *Comm) enter(offers []offer, all, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
+// enter fills the entry of a new window, which setGen makes valid: sizes are as offered, keys are of the ranks' memory where
+// kernels drive a NIC, and LSA peers store at mine and at theirs; of one that is out the size is 0, so nothing is stored there.
+// all stands for the parts of all of them, or is nil. infos.give gives the id back.
+func (c *Comm) enter(offers []offer, keys []netplugin.Region, all, mine gpu.Ptr[byte], theirs func(rank int) gpu.Ptr[byte]) (id, gen uint32, info gpu.Ptr[abi.WindowInfo], err error) {
 	c.mu.Lock()
 	c.gen = c.gen%abi.GenMask + 1
 	gen = c.gen
@@ -145,7 +145,7 @@ func (c *Comm) enter(offers []offer, all, mine gpu.Ptr[byte], theirs func(rank i
 			bases[i] = theirs(lsa0 + i)
 		}
 	}
-	if err = c.infos.fill(id, offers, all, lsa0, bases); err != nil {
+	if err = c.infos.fill(id, offers, keys, all, lsa0, bases); err != nil {
 		c.infos.give(id)
 	}
 	return id, gen, info, err
@@ -153,7 +153,7 @@ func (c *Comm) enter(offers []offer, all, mine gpu.Ptr[byte], theirs func(rank i
 
 // export tells the network of memory that peers will name.
 func (c *Comm) export(ctx context.Context, mem []byte, signals bool) (key []byte, err error) {
-	werr := c.owner.With(ctx, func() { key, err = c.endpoint.Export(mem, signals) })
+	werr := c.owner.With(ctx, func() { key, err = c.memory.Export(mem, signals) })
 	return key, cmp.Or(werr, err)
 }
 
@@ -203,7 +203,7 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 			continue
 		}
 		var ierr error
-		if err := c.owner.With(ctx, func() { regions[r], ierr = c.endpoint.Import(r, key) }); err != nil || ierr != nil {
+		if err := c.owner.With(ctx, func() { regions[r], ierr = c.memory.Import(r, key) }); err != nil || ierr != nil {
 			return maps, regions, cmp.Or(err, ierr)
 		}
 	}
@@ -312,11 +312,11 @@ func (w *Window) unmap() {
 	defer cancel()
 	err := c.owner.With(ctx, func() {
 		if len(w.export) > 0 {
-			c.endpoint.Withdraw(w.export)
+			c.memory.Withdraw(w.export)
 		}
 		for _, r := range w.regions {
 			if r != 0 {
-				c.endpoint.Forget(r)
+				c.memory.Forget(r)
 			}
 		}
 	})
@@ -371,8 +371,9 @@ func (t *windowInfos) take() (id uint32, p gpu.Ptr[abi.WindowInfo], err error) {
 	return id, t.at(id), nil
 }
 
-// fill writes an entry, but for its generation: sizes by rank of the world, bases of the LSA team, whose first rank is lsa0.
-func (t *windowInfos) fill(id uint32, offers []offer, all gpu.Ptr[byte], lsa0 int, bases []gpu.Ptr[byte]) error {
+// fill writes an entry, but for its generation: sizes and keys by rank of the world, bases of the LSA team, whose first rank is
+// lsa0.
+func (t *windowInfos) fill(id uint32, offers []offer, keys []netplugin.Region, all gpu.Ptr[byte], lsa0 int, bases []gpu.Ptr[byte]) error {
 	image := make([]uint64, abi.InfoBytes(t.ranks)/8)
 	w := abi.Window{Info: gpu.Cast[abi.WindowInfo](gpu.PtrTo(&image[0]))}
 	gpu.PtrTo(&w.Info.Raw().Multimem).Store(all)
@@ -382,6 +383,7 @@ func (t *windowInfos) fill(id uint32, offers []offer, all gpu.Ptr[byte], lsa0 in
 			p.Base = bases[i]
 		}
 		w.Peer(int32(r)).Store(p)
+		abi.KeyOf(w.Info, int32(len(offers)), int32(r)).Store(uint32(keys[r]))
 	}
 	m, off := t.place(id)
 	return m.Write(off, gpu.Slice(gpu.Cast[byte](w.Info), 8*len(image)))

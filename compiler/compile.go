@@ -16,6 +16,8 @@ type Options struct {
 	Arch   string // of the GPU, the oldest that the PTX runs on; DefaultArch if empty
 	Checks bool   // bounds, divisors, shifts: a kernel that breaks one ends, and the driver says where
 	Debug  bool   // lines of the source, for profilers and debuggers
+
+	Tags []string // build tags besides gpuc
 }
 
 // DefaultArch is the oldest architecture that has the memory model (ld.acquire, st.release, fence) and nanosleep. PTX of
@@ -106,7 +108,7 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 	if err != nil {
 		return nil, fmt.Errorf("gpuc: %w", err)
 	}
-	l, err := load(ctx, dir, patterns)
+	l, err := load(ctx, dir, patterns, opt.Tags)
 	if err != nil {
 		return nil, err
 	}

@@ -85,7 +85,8 @@ func (a Action) Counter(id int32) Action {
 
 // Aggregate says that more follows on this context to this peer: the proxy is told of it with the next one that does not
 // say so. It is a hint: the put may leave sooner, and leaves within 100 us while progress runs. What it sends has to be
-// released before each of them all the same; SetReleased lets one fence do so for many.
+// released before each of them all the same; SetReleased lets one fence do so for many. Where kernels drive a NIC it leaves by
+// the next one, or when a thread of the context waits; where OneThread uses it, when that thread does. Nothing else sends it.
 func (a Action) Aggregate() Action {
 	a.flags |= abi.FlagAggregate
 	return a

@@ -196,12 +196,11 @@ func wrap(r, n int32) int32 {
 // announce tells a rank of the team that this one has arrived.
 func (c *Context) announce(t gpu.Thread, team Team, peer, first int32, strong bool) Status {
 	i, world, _ := c.queue(team, peer)
-	d := abi.Desc{Op: abi.OpSignal, Version: abi.DescVersion, Flags: abi.FlagSignalInc, SigVal: 1, SigID: uint32(first + c.dc.Rank)}
+	act := WeakInc(first + c.dc.Rank) // an id behind those of Signals
 	if strong {
-		d.Flags |= abi.FlagStrong
+		act = StrongInc(first + c.dc.Rank)
 	}
-	l := c.look(i)
-	return c.enqueue(t, i, world, &d, false, gpu.Ptr[byte]{}, &l)
+	return c.signal(t, i, world, &act)
 }
 
 // arrived waits until a word that one peer raises is at least want. Who waits for one peer waits for all that it waits

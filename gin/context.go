@@ -15,6 +15,7 @@ type Context struct {
 	id       int32 // -1: not a context of the communicator
 	released gpu.Scope
 	byLSA    bool // the last wait ended by a store of an LSA peer
+	bundled  bool // by this Context WQEs were posted that no doorbell told of
 	farWord  int32
 	near     int32           // LSA peer + 1 that nearLSA is of
 	nearLSA  gpu.Ptr[uint64] // its signal words: a look at the table less for who signals one peer again and again
@@ -25,12 +26,15 @@ type Context struct {
 
 // Open is context number id of the communicator. One that does not exist answers each call with Invalid.
 func Open(dc *DevComm, id int32) Context {
-	if dc.Version != abi.DevCommVersion || id < 0 || id >= dc.Contexts {
+	if dc.Version != abi.DevCommVersion || id < 0 || id >= dc.Contexts || dc.NIC != 0 && !drivesNIC {
 		id = -1
 	}
 	c := Context{dc: dc, id: id, timeout: dc.Timeout, perNode: 1 << 32}
 	if id >= 0 && dc.Railed != 0 {
 		c.perNode = reciprocal(uint32(dc.LSASize))
+	}
+	if c.onNIC() {
+		c.released = gpu.ScopeSys // the doorbell's release covers what each WQE was written behind
 	}
 	return c
 }
@@ -103,6 +107,14 @@ func (c *Context) look(queue int32) look {
 		credit: gpu.Load(gpu.PtrTo(&prod.Credit), gpu.Relaxed, gpu.ScopeGPU),
 		ticket: gpu.Load(gpu.PtrTo(&prod.Ticket), gpu.Relaxed, gpu.ScopeGPU),
 	}
+}
+
+// why is the status of a queue that has ended, or whose communicator has.
+func (l *look) why() Status {
+	if l.stuck != 0 {
+		return Status(l.stuck)
+	}
+	return Status(l.ended)
 }
 
 func inBounds(off, n, size uint64) bool { return n <= size && off <= size-n }

@@ -41,6 +41,7 @@ func (c *Context) FlushPeer(co Coop, team Team, peer int32) Status {
 // lie anywhere and be waited for by any thread, through a Context of the same number.
 type Request struct {
 	until   uint64
+	counted uint64 // the same of the companion's queue, where there is one
 	queue   int32
 	world   int32
 	context int32 // number + 1
@@ -85,12 +86,12 @@ func (c *Context) Test(t gpu.Thread, r Request) (done bool, s Status) {
 	if !c.mine(&r) {
 		return false, Invalid
 	}
-	if c.complete(&r) {
+	if seen, _ := c.completed(t, &r); reached(seen, r.until) {
 		return true, OK
 	}
 	if gpu.WarpSize == 1 {
 		t.Idle(0, 0) // it may have to move the data itself
-		if c.complete(&r) {
+		if seen, _ := c.completed(t, &r); reached(seen, r.until) {
 			return true, OK
 		}
 	}
@@ -173,7 +174,12 @@ func (c *Context) request(p int32) Request {
 // pending stands for what was posted to a queue so far.
 func (c *Context) pending(i, world int32) Request {
 	ticket := gpu.PtrTo(&c.dc.Prod.At(int(i)).Raw().Ticket)
-	return Request{until: gpu.Load(ticket, gpu.Relaxed, gpu.ScopeGPU), queue: i, world: world, context: c.id + 1}
+	r := Request{until: gpu.Load(ticket, gpu.Relaxed, gpu.ScopeGPU), queue: i, world: world, context: c.id + 1}
+	if c.companions() {
+		ticket = gpu.PtrTo(&c.dc.Prod.At(int(c.companion(i))).Raw().Ticket)
+		r.counted = gpu.Load(ticket, gpu.Relaxed, gpu.ScopeGPU)
+	}
+	return r
 }
 
 // mine says whether a request can be one of this context.
@@ -181,23 +187,31 @@ func (c *Context) mine(r *Request) bool {
 	return r.context == c.id+1 && c.id >= 0 && r.queue >= c.id*c.dc.Peers && r.queue < (c.id+1)*c.dc.Peers && r.world >= 0 && r.world < c.dc.Ranks
 }
 
-func (c *Context) complete(r *Request) bool {
-	completed := gpu.PtrTo(&c.dc.Index.At(int(r.queue)).Raw().Completed)
-	return int64(gpu.Load(completed, gpu.Acquire, gpu.ScopeSys)-r.until) >= 0
+// completed is up to which ticket the operations of a request's queue are locally complete; a NIC is asked no further than
+// until the request's. The status is why more never will be.
+func (c *Context) completed(t gpu.Thread, r *Request) (uint64, Status) {
+	if c.onNIC() {
+		return c.ended(t, r)
+	}
+	return gpu.Load(gpu.PtrTo(&c.dc.Index.At(int(r.queue)).Raw().Completed), gpu.Acquire, gpu.ScopeSys), OK
 }
 
+func reached(seen, until uint64) bool { return int64(seen-until) >= 0 }
+
 func (c *Context) waitTicket(t gpu.Thread, r *Request) Status {
-	completed := gpu.PtrTo(&c.dc.Index.At(int(r.queue)).Raw().Completed)
 	src := FromPeer(World(c.dc), r.world)
 	w := waiter{note: abi.Record{Op: abi.OpFlush, Peer: r.world, Ctx: uint32(r.context - 1), Wanted: r.until}}
 	s := OK
 	for {
-		seen := gpu.Load(completed, gpu.Acquire, gpu.ScopeSys)
-		if int64(seen-r.until) >= 0 {
+		seen, failed := c.completed(t, r)
+		if reached(seen, r.until) {
 			return OK
 		}
 		if s != OK {
 			return s
+		}
+		if failed != OK {
+			return failed
 		}
 		w.note.Seen = seen
 		s = c.step(t, &w, src)

@@ -36,5 +36,8 @@ func (c *Context) get(t gpu.Thread, team Team, peer int32, far Window, farOff ui
 	if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
+	if c.onNIC() {
+		return c.postWQEs(t, i, world, &d, &act, far.Info, near.Info, &l)
+	}
 	return c.post(t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 }

@@ -45,6 +45,9 @@ func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff ui
 	} else if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
+	if c.onNIC() {
+		return c.postWQEs(t, i, world, &d, &act, dst.Info, src.Info, &l)
+	}
 	return c.post(t, i, world, &d, &act, from, &l)
 }
 
@@ -69,6 +72,9 @@ func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstO
 		return Invalid
 	}
 	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
+	if c.onNIC() {
+		return c.postWQEs(t, i, world, &d, &act, dst.Info, gpu.Ptr[abi.WindowInfo]{}, &l)
+	}
 	return c.post(t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 }
 
@@ -78,9 +84,7 @@ func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 	if co.begin() {
 		i, world, ok := c.queue(team, peer)
 		if ok && c.valid(&act, world) {
-			d := abi.Desc{Op: abi.OpSignal}
-			l := c.look(i)
-			s = c.post(co.t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
+			s = c.signal(co.t, i, world, &act)
 		} else {
 			s = Invalid
 		}
@@ -88,27 +92,29 @@ func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 	return co.end(s)
 }
 
-// post takes a ticket and writes the descriptor. The arguments are valid.
-func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, from gpu.Ptr[byte], l *look) Status {
-	act.describe(d)
-	return c.enqueue(t, i, world, d, act.skip, from, l)
+// signal posts an action that is valid.
+func (c *Context) signal(t gpu.Thread, i, world int32, act *Action) Status {
+	d := abi.Desc{Op: abi.OpSignal}
+	l := c.look(i)
+	if c.onNIC() {
+		return c.postWQEs(t, i, world, &d, act, gpu.Ptr[abi.WindowInfo]{}, gpu.Ptr[abi.WindowInfo]{}, &l)
+	}
+	return c.post(t, i, world, &d, act, gpu.Ptr[byte]{}, &l)
 }
 
-// enqueue is post for a descriptor that has its flags.
-func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, skip bool, from gpu.Ptr[byte], l *look) Status {
+// post takes a ticket and writes the descriptor. The arguments are valid.
+func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, from gpu.Ptr[byte], l *look) Status {
 	if l.stuck|l.ended != 0 { // one branch for both: each takes a GPU 10 ns of a put
-		if l.stuck != 0 {
-			return Status(l.stuck)
-		}
-		return Status(l.ended)
+		return l.why()
 	}
+	act.describe(d)
 	q := c.dc.Queue(int(i))
 	ticket := uint64(0)
-	if skip {
-		ticket = c.reserveBlindly(gpu.PtrTo(&q.Prod.Raw().Ticket), l.ticket)
+	if act.skip {
+		ticket = c.reserveBlindly(q.Prod, l, 1)
 	} else {
 		s := OK
-		if ticket, s = c.reserve(t, &q, world, d, l); s != OK {
+		if ticket, s = c.reserve(t, i, world, d, q.Prod, 1, l); s != OK {
 			return s
 		}
 	}
@@ -139,59 +145,63 @@ func (c *Context) enqueue(t gpu.Thread, i, world int32, d *abi.Desc, skip bool, 
 	return OK
 }
 
-// reserve takes a ticket, never before room for it is seen: a put that times out leaves no hole behind.
-func (c *Context) reserve(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc, l *look) (uint64, Status) {
-	prod := q.Prod.Raw()
+// reserve takes n tickets that follow each other, never before room for them is seen: a put that times out leaves no hole
+// behind. at is the queue's, number i.
+func (c *Context) reserve(t gpu.Thread, i, world int32, d *abi.Desc, at gpu.Ptr[abi.Producer], n uint64, l *look) (uint64, Status) {
+	prod := at.Raw()
 	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
 	ticket, limit := l.ticket, l.credit
-	for int64(limit-ticket) > 0 {
-		if c.claim(next, ticket) {
+	for int64(limit-ticket) >= int64(n) {
+		if c.claim(next, ticket, n) {
 			return ticket, OK
 		}
 		limit = gpu.Load(credit, gpu.Relaxed, gpu.ScopeGPU)
 		ticket = gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
 	}
-	return c.reserveSlow(t, q, world, d)
+	return c.reserveSlow(t, i, world, d, at, n)
 }
 
-// claim takes the ticket that was seen last, if no other thread has.
-func (c *Context) claim(next gpu.Ptr[uint64], ticket uint64) bool {
+// claim takes the n tickets from the one that was seen last on, if no other thread has.
+func (c *Context) claim(next gpu.Ptr[uint64], ticket, n uint64) bool {
 	switch c.dc.Sharing {
 	case abi.ShareThread:
-		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
+		gpu.Store(next, ticket+n, gpu.Relaxed, gpu.ScopeGPU)
 		return true
 	case abi.ShareBlock:
 		//gpuvet:ok the communicator was made for one block a context
-		return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeBlock)
+		return gpu.AtomicCAS(next, ticket, ticket+n, gpu.Relaxed, gpu.ScopeBlock)
 	}
-	return gpu.AtomicCAS(next, ticket, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
+	return gpu.AtomicCAS(next, ticket, ticket+n, gpu.Relaxed, gpu.ScopeGPU)
 }
 
-// reserveBlindly takes the next ticket whether or not there is room: the caller says so.
-func (c *Context) reserveBlindly(next gpu.Ptr[uint64], ticket uint64) uint64 {
+// reserveBlindly takes the next n tickets whether or not there is room: the caller says so.
+func (c *Context) reserveBlindly(at gpu.Ptr[abi.Producer], l *look, n uint64) uint64 {
+	next, ticket := gpu.PtrTo(&at.Raw().Ticket), l.ticket
 	switch c.dc.Sharing {
 	case abi.ShareThread:
-		gpu.Store(next, ticket+1, gpu.Relaxed, gpu.ScopeGPU)
+		gpu.Store(next, ticket+n, gpu.Relaxed, gpu.ScopeGPU)
 		return ticket
 	case abi.ShareBlock:
 		//gpuvet:ok the communicator was made for one block a context
-		return gpu.AtomicAdd(next, 1, gpu.Relaxed, gpu.ScopeBlock)
+		return gpu.AtomicAdd(next, n, gpu.Relaxed, gpu.ScopeBlock)
 	}
-	return gpu.AtomicAdd(next, 1, gpu.Relaxed, gpu.ScopeGPU)
+	return gpu.AtomicAdd(next, n, gpu.Relaxed, gpu.ScopeGPU)
 }
 
-func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.Desc) (uint64, Status) {
-	prod := q.Prod.Raw()
+func (c *Context) reserveSlow(t gpu.Thread, i, world int32, d *abi.Desc, at gpu.Ptr[abi.Producer], n uint64) (uint64, Status) {
+	prod := at.Raw()
 	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
-	consumed := gpu.PtrTo(&q.Index.Raw().Consumed)
 	src := FromPeer(World(c.dc), world)
 	w := waiter{note: abi.Record{Op: abi.OpWaitCredit, Peer: world, Ctx: uint32(c.id), Window: d.DstWin, Offset: d.DstOff}}
 	for {
 		ticket := gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
-		limit := gpu.Load(consumed, gpu.Acquire, gpu.ScopeSys) + q.Mask + 1
-		if int64(limit-ticket) > 0 {
+		limit, s := c.free(t, i, world, ticket+n)
+		if s != OK {
+			return 0, s
+		}
+		if int64(limit-ticket) >= int64(n) {
 			gpu.Store(credit, limit, gpu.Relaxed, gpu.ScopeGPU)
-			if c.claim(next, ticket) {
+			if c.claim(next, ticket, n) {
 				return ticket, OK
 			}
 			continue
@@ -201,6 +211,16 @@ func (c *Context) reserveSlow(t gpu.Thread, q *abi.Queue, world int32, d *abi.De
 			return 0, s
 		}
 	}
+}
+
+// free is the ticket below which all may be taken; a NIC is asked no further than until.
+func (c *Context) free(t gpu.Thread, i, world int32, until uint64) (uint64, Status) {
+	depth := c.dc.Mask + 1
+	if c.onNIC() {
+		done, s := c.reap(t, i, world, until-depth)
+		return done + depth, s
+	}
+	return gpu.Load(gpu.PtrTo(&c.dc.Index.At(int(i)).Raw().Consumed), gpu.Acquire, gpu.ScopeSys) + depth, OK
 }
 
 // loadBytes reads the 1 to 8 bytes at p as a number, lowest first; 0 of them are 0.

@@ -38,6 +38,7 @@ func begin(t gpu.Thread) (moved bool) { return gpu.WarpSize == 1 && t.Idle(0, 0)
 
 // pause is called every DevComm.Looks looks: it looks for reasons to end the wait, and gives way. OK: look again.
 func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
+	c.pushAll(t)
 	now := t.Clock()
 	if w.start == 0 {
 		w.start = now
@@ -104,7 +105,7 @@ func leave(claim gpu.Ptr[uint32], r gpu.Ptr[abi.Record], note *abi.Record, s Sta
 		return
 	}
 	p := r.Raw()
-	p.Status, p.Op, p.Peer, p.ID, p.Ctx, p.Window = uint32(s), note.Op, note.Peer, note.ID, note.Ctx, note.Window
+	p.Status, p.Op, p.Peer, p.ID, p.Ctx, p.Window, p.Syndrome = uint32(s), note.Op, note.Peer, note.ID, note.Ctx, note.Window, note.Syndrome
 	p.Offset, p.Wanted, p.Seen, p.Since = note.Offset, note.Wanted, note.Seen, note.Since
 	gpu.Store(gpu.PtrTo(&p.State), 2, gpu.Release, gpu.ScopeSys)
 }

@@ -39,20 +39,20 @@ struct exchange {
   int32_t Peer;
   int32_t LSA;
 };
-static_assert(sizeof(exchange) == 448 && alignof(exchange) == 8);
+static_assert(sizeof(exchange) == 488 && alignof(exchange) == 8);
 static_assert(offsetof(exchange, DC) == 0);
-static_assert(offsetof(exchange, Send) == 296);
-static_assert(offsetof(exchange, Recv) == 336);
-static_assert(offsetof(exchange, SendOff) == 376);
-static_assert(offsetof(exchange, RecvOff) == 384);
-static_assert(offsetof(exchange, Bytes) == 392);
-static_assert(offsetof(exchange, Iters) == 400);
-static_assert(offsetof(exchange, Base) == 408);
-static_assert(offsetof(exchange, Samples) == 416);
-static_assert(offsetof(exchange, Every) == 424);
-static_assert(offsetof(exchange, Result) == 432);
-static_assert(offsetof(exchange, Peer) == 440);
-static_assert(offsetof(exchange, LSA) == 444);
+static_assert(offsetof(exchange, Send) == 336);
+static_assert(offsetof(exchange, Recv) == 376);
+static_assert(offsetof(exchange, SendOff) == 416);
+static_assert(offsetof(exchange, RecvOff) == 424);
+static_assert(offsetof(exchange, Bytes) == 432);
+static_assert(offsetof(exchange, Iters) == 440);
+static_assert(offsetof(exchange, Base) == 448);
+static_assert(offsetof(exchange, Samples) == 456);
+static_assert(offsetof(exchange, Every) == 464);
+static_assert(offsetof(exchange, Result) == 472);
+static_assert(offsetof(exchange, Peer) == 480);
+static_assert(offsetof(exchange, LSA) == 484);
 
 struct rate_args {
   exchange X;
@@ -60,19 +60,19 @@ struct rate_args {
   uint64_t Seed;
   uint64_t Iter;
 };
-static_assert(sizeof(rate_args) == 472 && alignof(rate_args) == 8);
+static_assert(sizeof(rate_args) == 512 && alignof(rate_args) == 8);
 static_assert(offsetof(rate_args, X) == 0);
-static_assert(offsetof(rate_args, Ns) == 448);
-static_assert(offsetof(rate_args, Seed) == 456);
-static_assert(offsetof(rate_args, Iter) == 464);
+static_assert(offsetof(rate_args, Ns) == 488);
+static_assert(offsetof(rate_args, Seed) == 496);
+static_assert(offsetof(rate_args, Iter) == 504);
 
 struct all_to_all_args {
   exchange X;
   uint64_t Step;
 };
-static_assert(sizeof(all_to_all_args) == 456 && alignof(all_to_all_args) == 8);
+static_assert(sizeof(all_to_all_args) == 496 && alignof(all_to_all_args) == 8);
 static_assert(offsetof(all_to_all_args, X) == 0);
-static_assert(offsetof(all_to_all_args, Step) == 448);
+static_assert(offsetof(all_to_all_args, Step) == 488);
 
 struct post_args {
   exchange X;
@@ -81,12 +81,12 @@ struct post_args {
   int32_t Signal;
   int32_t reserved4;
 };
-static_assert(sizeof(post_args) == 472 && alignof(post_args) == 8);
+static_assert(sizeof(post_args) == 512 && alignof(post_args) == 8);
 static_assert(offsetof(post_args, X) == 0);
-static_assert(offsetof(post_args, Span) == 448);
-static_assert(offsetof(post_args, Step) == 456);
-static_assert(offsetof(post_args, Signal) == 464);
-static_assert(offsetof(post_args, reserved4) == 468);
+static_assert(offsetof(post_args, Span) == 488);
+static_assert(offsetof(post_args, Step) == 496);
+static_assert(offsetof(post_args, Signal) == 504);
+static_assert(offsetof(post_args, reserved4) == 508);
 
 struct copy_args {
   dev_comm DC;

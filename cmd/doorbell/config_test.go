@@ -94,7 +94,7 @@ func TestConfigDefaults(t *testing.T) {
 	if c, err = parse(t, "ht", "", nil); err != nil || !slices.Equal(c.Tokens, []int{4096}) || c.Form != "slots" || c.Ring != 0 || c.Channels != 0 || c.Wire != "" {
 		t.Errorf("%+v %v", c, err)
 	}
-	if c, err = parse(t, "ht", "--form rings --tokens 1K,4K --gating groups:4:2", nil); err != nil || !slices.Equal(c.Tokens, []int{1024, 4096}) || c.Ring != 32 {
+	if c, err = parse(t, "ht", "--form rings --tokens 1K,4K --gating groups:4:2", nil); err != nil || !slices.Equal(c.Tokens, []int{1024, 4096}) || c.Ring != 128 {
 		t.Errorf("%+v %v", c, err)
 	}
 	if c, err = parse(t, "rate", "", nil); err != nil || !slices.Equal(c.Sizes, []int64{8}) {

@@ -7,7 +7,7 @@
 
 namespace doorbell {
 
-constexpr uint32_t dev_comm_version = 5;
+constexpr uint32_t dev_comm_version = 6;
 constexpr int cell_words = 40;
 constexpr int cell_word_payload = 7;
 constexpr uint32_t sig_gen_mask = 0x7ffffff;
@@ -34,12 +34,32 @@ enum lost : uint32_t { rank_lost = 1, rank_out = 2 };
 struct producer {
   uint64_t Ticket;
   uint64_t Credit;
-  uint8_t reserved2[48];
+  uint64_t Rung;
+  uint64_t Pending;
+  uint64_t Bells;
+  uint8_t reserved5[24];
 };
 static_assert(sizeof(producer) == 64 && alignof(producer) == 8);
 static_assert(offsetof(producer, Ticket) == 0);
 static_assert(offsetof(producer, Credit) == 8);
-static_assert(offsetof(producer, reserved2) == 16);
+static_assert(offsetof(producer, Rung) == 16);
+static_assert(offsetof(producer, Pending) == 24);
+static_assert(offsetof(producer, Bells) == 32);
+static_assert(offsetof(producer, reserved5) == 40);
+
+struct qp {
+  uint64_t * Bell;
+  uint32_t * Record;
+  uint32_t Number;
+  uint32_t CQ;
+  uint8_t reserved4[40];
+};
+static_assert(sizeof(qp) == 64 && alignof(qp) == 8);
+static_assert(offsetof(qp, Bell) == 0);
+static_assert(offsetof(qp, Record) == 8);
+static_assert(offsetof(qp, Number) == 16);
+static_assert(offsetof(qp, CQ) == 20);
+static_assert(offsetof(qp, reserved4) == 24);
 
 struct index {
   uint64_t Consumed;
@@ -89,7 +109,7 @@ struct record {
   uint32_t ID;
   uint32_t Ctx;
   uint32_t Window;
-  uint32_t reserved7;
+  uint32_t Syndrome;
   uint64_t Offset;
   uint64_t Wanted;
   uint64_t Seen;
@@ -103,7 +123,7 @@ static_assert(offsetof(record, Peer) == 12);
 static_assert(offsetof(record, ID) == 16);
 static_assert(offsetof(record, Ctx) == 20);
 static_assert(offsetof(record, Window) == 24);
-static_assert(offsetof(record, reserved7) == 28);
+static_assert(offsetof(record, Syndrome) == 28);
 static_assert(offsetof(record, Offset) == 32);
 static_assert(offsetof(record, Wanted) == 40);
 static_assert(offsetof(record, Seen) == 48);
@@ -234,8 +254,15 @@ struct dev_comm {
   uint64_t * * PeerLL;
   llstate * LLState;
   uint32_t * Asleep;
+  qp * QPs;
+  uint64_t * CQ;
+  uint32_t * SignalKeys;
+  uint32_t NIC;
+  uint32_t MaxMessage;
+  uint32_t HomeKey;
+  uint32_t reserved54;
 };
-static_assert(sizeof(dev_comm) == 296 && alignof(dev_comm) == 8);
+static_assert(sizeof(dev_comm) == 336 && alignof(dev_comm) == 8);
 static_assert(offsetof(dev_comm, Version) == 0);
 static_assert(offsetof(dev_comm, Rank) == 4);
 static_assert(offsetof(dev_comm, Ranks) == 8);
@@ -284,5 +311,12 @@ static_assert(offsetof(dev_comm, LL) == 264);
 static_assert(offsetof(dev_comm, PeerLL) == 272);
 static_assert(offsetof(dev_comm, LLState) == 280);
 static_assert(offsetof(dev_comm, Asleep) == 288);
+static_assert(offsetof(dev_comm, QPs) == 296);
+static_assert(offsetof(dev_comm, CQ) == 304);
+static_assert(offsetof(dev_comm, SignalKeys) == 312);
+static_assert(offsetof(dev_comm, NIC) == 320);
+static_assert(offsetof(dev_comm, MaxMessage) == 324);
+static_assert(offsetof(dev_comm, HomeKey) == 328);
+static_assert(offsetof(dev_comm, reserved54) == 332);
 
 }  // namespace doorbell

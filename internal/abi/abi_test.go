@@ -149,20 +149,21 @@ func FuzzDesc(f *testing.F) {
 // Offsets are part of the contract with compiled kernels and the C++ header.
 func TestOffsets(t *testing.T) {
 	golden := map[string][]string{
-		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Refused 64", "Remote 68", "Multimem 72", "LLBlocks 76", "LLSlots 80", "Together 84", "Timeout 88", "Mask 96", "Shift 104", "Slots 112", "Cells 120", "Hints 128", "Prod 136", "Index 144", "Status 152", "Lost 160", "Control 168", "Notes 176", "Net 184", "LSA 192", "SigOffset 200", "Shadow 208", "PeerLSA 216", "Counter 224", "CounterOffset 232", "Inbox 240", "PeerInbox 248", "Barrier 256", "LL 264", "PeerLL 272", "LLState 280", "Asleep 288", "size 296"},
-		"Producer":     {"Ticket 0", "Credit 8", "size 64"},
+		"DevComm":      {"Version 0", "Rank 4", "Ranks 8", "LSARank 12", "LSASize 16", "Contexts 20", "Signals 24", "Counters 28", "Barriers 32", "Peers 36", "Railed 40", "Inject 44", "SignalStride 48", "CellPayload 52", "Looks 56", "Sharing 60", "Refused 64", "Remote 68", "Multimem 72", "LLBlocks 76", "LLSlots 80", "Together 84", "Timeout 88", "Mask 96", "Shift 104", "Slots 112", "Cells 120", "Hints 128", "Prod 136", "Index 144", "Status 152", "Lost 160", "Control 168", "Notes 176", "Net 184", "LSA 192", "SigOffset 200", "Shadow 208", "PeerLSA 216", "Counter 224", "CounterOffset 232", "Inbox 240", "PeerInbox 248", "Barrier 256", "LL 264", "PeerLL 272", "LLState 280", "Asleep 288", "QPs 296", "CQ 304", "SignalKeys 312", "NIC 320", "MaxMessage 324", "HomeKey 328", "size 336"},
+		"Producer":     {"Ticket 0", "Credit 8", "Rung 16", "Pending 24", "Bells 32", "size 64"},
+		"QP":           {"Bell 0", "Record 8", "Number 16", "CQ 20", "size 64"},
 		"Index":        {"Consumed 0", "Completed 8", "size 64"},
 		"BarrierState": {"Arrived 0", "Done 8", "Sent 16", "Heard 24", "Stage 32", "size 64"},
 		"LLState":      {"Epoch 0", "size 64"},
 		"Control":      {"Ended 0", "Injected 4", "Cause 8", "Waiter 12", "size 64"},
 		"Notes":        {"Cause 0", "Waiter 64", "size 128"},
-		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
+		"Record":       {"State 0", "Status 4", "Op 8", "Peer 12", "ID 16", "Ctx 20", "Window 24", "Syndrome 28", "Offset 32", "Wanted 40", "Seen 48", "Since 56", "size 64"},
 		"Window":       {"Info 0", "Base 8", "Size 16", "ID 24", "Gen 28", "Far 32", "LSA0 36", "size 40"},
 		"SignalWindow": {"Info 0", "Net 8", "LSA 16", "Offset 24", "Size 32", "ID 40", "Gen 44", "LSA0 48", "size 56"},
 		"WindowInfo":   {"Gen 0", "Multimem 8", "size 64"},
 		"WindowPeer":   {"Size 0", "Base 8", "size 16"},
 	}
-	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.Index{}, abi.BarrierState{}, abi.LLState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.SignalWindow{}, abi.WindowInfo{}, abi.WindowPeer{}} {
+	for _, v := range []any{abi.DevComm{}, abi.Producer{}, abi.QP{}, abi.Index{}, abi.BarrierState{}, abi.LLState{}, abi.Control{}, abi.Notes{}, abi.Record{}, abi.Window{}, abi.SignalWindow{}, abi.WindowInfo{}, abi.WindowPeer{}} {
 		rt := reflect.TypeOf(v)
 		var got []string
 		for i := range rt.NumField() {

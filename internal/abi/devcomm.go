@@ -11,8 +11,12 @@ import "github.com/doorbell-net/doorbell/gpu"
 //
 //	device memory   Control, Status, Lost: written by the host, as copies of what it keeps
 //	                Prod, SigOffset, Shadow, CounterOffset, Barrier, LSA, Inbox, LL, LLState: by device threads; atomics are legal
+//	                QPs, SignalKeys: written by the host before kernels see them
 //	host memory     Net, Counter, Index: written by the host, polled by device threads
 //	                Slots, Cells, Hints, Notes: written by device threads with plain stores, polled by the host
+//
+// With GDAKI Slots holds WQEs, which the NIC reads; it writes Net, Counter and CQ, and device threads its QP.Record and
+// QP.Bell. Cells, Hints and Index are not used.
 //
 // All addresses are computed from what stands here: an acquire empties a GPU's first cache, and each address that had to be
 // loaded would cost a post another 200 ns.
@@ -73,10 +77,32 @@ type DevComm struct {
 	LLState gpu.Ptr[LLState]         // [LLBlocks]
 
 	Asleep gpu.Ptr[uint32] // not 0 while the progress owner sleeps
+
+	// GDAKI: kernels drive a NIC. A context has a queue pair for each peer, and where there are counters a companion for each
+	// of those, which raises them. Slots, Prod and CQ have the companions' parts behind the others'.
+	QPs        gpu.Ptr[QP]     // [context][peer], then the companions
+	CQ         gpu.Ptr[uint64] // as QPs, [Mask+1][DescWords]
+	SignalKeys gpu.Ptr[uint32] // [Ranks], of their Net words
+	NIC        uint32          // not 0: this is GDAKI
+	MaxMessage uint32          // largest operation of the NIC, bytes
+	HomeKey    uint32          // of this rank's memory that the NIC writes: what fetch-adds return, and from HomeCounters on Counter
+	_          uint32
 }
 
+// HomeCounters is where Counter begins in the memory that HomeKey names.
+const HomeCounters = 64
+
 // DevCommVersion is the version of DevComm and of all it points to.
-const DevCommVersion = 5
+const DevCommVersion = 6
+
+// QP is a queue pair of a NIC as kernels use it.
+type QP struct {
+	Bell   gpu.Ptr[uint64] // its doorbell register
+	Record gpu.Ptr[uint32] // its doorbell record, the send queue's word
+	Number uint32
+	CQ     uint32 // number of its completion queue
+	_      [40]byte
+}
 
 // Queue is one context's queue to one peer.
 type Queue struct {
@@ -101,8 +127,12 @@ func (d *DevComm) Queue(i int) Queue {
 // Producer is the producers' line of a queue.
 type Producer struct {
 	Ticket uint64 // next one to take
-	Credit uint64 // tickets below it may be taken; never above Consumed + depth, may be old
-	_      [48]byte
+	Credit uint64 // tickets below it may be taken; never above what is free, may be old
+	// With GDAKI, where a ticket is the number of a WQE:
+	Rung    uint64 // the NIC was told of WQEs below it
+	Pending uint64 // threads whose WQEs nobody has looked at yet; who makes it 1 rings the doorbell for all
+	Bells   uint64 // how often it was rung
+	_       [24]byte
 }
 
 // Index is the consumer's line of a queue.
@@ -158,11 +188,12 @@ type Record struct {
 	ID     uint32
 	Ctx    uint32
 	Window uint32
-	_      uint32
-	Offset uint64
-	Wanted uint64
-	Seen   uint64
-	Since  uint64 // how long it had waited, ns
+	// Syndrome is that of a CQE, 0 if it is none.
+	Syndrome uint32
+	Offset   uint64
+	Wanted   uint64
+	Seen     uint64
+	Since    uint64 // how long it had waited, ns
 }
 
 // Window is a registered window as kernels use it: by value.
@@ -201,8 +232,13 @@ type SignalWindow struct {
 // infoHead is the bytes of a WindowInfo; the entries of the ranks, [Ranks], follow.
 const infoHead = 64
 
-// InfoBytes is the size of a WindowInfo and its entries.
-func InfoBytes(ranks int) int { return (infoHead + 16*ranks + 63) &^ 63 }
+// KeyOf is where a rank's key of a window stands, for NICs, behind the entries of all ranks.
+func KeyOf(info gpu.Ptr[WindowInfo], ranks, world int32) gpu.Ptr[uint32] {
+	return gpu.Cast[uint32](PeerOf(info, ranks)).At(int(world))
+}
+
+// InfoBytes is the size of a WindowInfo, its entries, and their keys.
+func InfoBytes(ranks int) int { return (infoHead + 20*ranks + 63) &^ 63 }
 
 // WindowPeer is a rank's part of a window.
 type WindowPeer struct {
@@ -279,6 +315,7 @@ const (
 	OpGINBarrier
 	OpWaitSignalAt
 	OpLLA2A
+	OpWQE
 )
 
 // Faults that a test asks for, on the first operation that fits.

@@ -21,6 +21,8 @@
 //	status, lost, ended   host                            device threads  device memory
 //	Record                first failing thread or host    host            host memory
 //	asleep                progress owner                  device threads  host memory
+//	WQE, record, bell     device threads                  NIC             host memory
+//	CQE                   NIC                             device threads  host memory
 //
 // There is one writer class per 64-byte line.
 package abi

@@ -37,6 +37,7 @@ var (
 	TCPLanes     = intVar("DOORBELL_TCP_LANES", "4", 1, 16, false, "most interfaces that the tcp network uses together to reach one peer")
 	TrafficClass = intVar("DOORBELL_TRAFFIC_CLASS", "0", 0, 255, false, "traffic class (DSCP and ECN) of the network's packets")
 	Backend      = stringVar("DOORBELL_BACKEND", "auto", "", "who drives the network", "auto", "proxy", "gdaki")
+	NIC          = stringVar("DOORBELL_NIC", "softnic", "name", "NIC that kernels drive with backend gdaki: softnic is an emulated one")
 	Device       = stringVar("DOORBELL_DEVICE", "auto", "", "compute device", "auto", "soft", "cuda")
 	Progress     = stringVar("DOORBELL_PROGRESS", "auto", "", "who drives the proxy: its own thread, or whoever waits", "auto", "thread", "assisted")
 	Timeout      = durationVar("DOORBELL_TIMEOUT", "100s", "deadline of every wait, on host and device, that has none of its own")

@@ -34,23 +34,32 @@ func want(round uint64) (w []uint64) {
 
 func payload(rank, i int) byte { return byte(rank*37+i*11) ^ byte(i>>8) }
 
+// backends are the devices and backends that kernels run over here.
+func backends() []doorbell.Options {
+	all := []doorbell.Options{{Device: "soft", Timeout: limit}, {Device: "soft", Backend: "gdaki", Timeout: limit}}
+	if on, err := env.GPUs.Get(nil); err == nil && on {
+		all = append(all, doorbell.Options{Device: "cuda", Timeout: limit})
+	}
+	return all
+}
+
 // place is where windows lie, and what carries puts between them.
 type place struct {
-	device, net string
-	far         bool // windows in memory that the host does not reach
+	device, net, backend string
+	far                  bool // windows in memory that the host does not reach
 }
 
 func (p place) String() string {
-	return fmt.Sprintf("%s/%s/far=%v", p.device, p.net, p.far)
+	return fmt.Sprintf("%s%s/%s/far=%v", p.device, p.backend, p.net, p.far)
 }
 
-// TestOps runs Ops on goroutines, and where there is a GPU on that, on ranks of one process: what it leaves is what want
+// TestOps runs Ops on goroutines by either backend, and where there is a GPU on that, on ranks of one process: what it leaves is what want
 // says, and each window holds what its peer put there and got. So it does between windows in memory that only the device
 // reaches.
 func TestOps(t *testing.T) {
-	places := []place{{"soft", "auto", false}, {"soft", "ce", true}, {"soft", "dma", true}, {"soft", "staged+tcp", true}, {"soft", "staged+tcp", false}}
+	places := []place{{"soft", "auto", "", false}, {"soft", "auto", "gdaki", false}, {"soft", "ce", "", true}, {"soft", "dma", "", true}, {"soft", "staged+tcp", "", true}, {"soft", "staged+tcp", "", false}}
 	if on, err := env.GPUs.Get(nil); err == nil && on {
-		places = append(places, place{"cuda", "ce", false}, place{"cuda", "ce", true}, place{"cuda", "dma", true}, place{"cuda", "staged+tcp", true})
+		places = append(places, place{"cuda", "ce", "", false}, place{"cuda", "ce", "", true}, place{"cuda", "dma", "", true}, place{"cuda", "staged+tcp", "", true})
 	}
 	for _, p := range places {
 		for _, ranks := range []int{2, 4} {
@@ -59,7 +68,7 @@ func TestOps(t *testing.T) {
 					if p.device == "soft" && p.net != "auto" {
 						t.Setenv(env.Far.Name(), "1")
 					}
-					cs, err := doorbell.Local(ranks, doorbell.Options{Device: p.device, Net: p.net, Timeout: limit})
+					cs, err := doorbell.Local(ranks, doorbell.Options{Device: p.device, Net: p.net, Backend: p.backend, Timeout: limit})
 					if err != nil {
 						t.Fatal(err)
 					}

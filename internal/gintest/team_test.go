@@ -11,20 +11,15 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/internal/env"
 )
 
-// TestTeam runs Team on goroutines, and where there is a GPU on that, on ranks of one process: each call is OK, and what was
+// TestTeam runs Team on goroutines by either backend, and where there is a GPU on that, on ranks of one process: each call is OK, and what was
 // stored and sent before is there after.
 func TestTeam(t *testing.T) {
-	devices := []string{"soft"}
-	if on, err := env.GPUs.Get(nil); err == nil && on {
-		devices = append(devices, "cuda")
-	}
-	for _, device := range devices {
+	for _, o := range backends() {
 		for _, ranks := range []int{1, 2, 4} {
-			t.Run(fmt.Sprintf("%s/ranks=%d", device, ranks), func(t *testing.T) {
-				cs, err := doorbell.Local(ranks, doorbell.Options{Device: device, Timeout: limit})
+			t.Run(fmt.Sprintf("%s%s/ranks=%d", o.Device, o.Backend, ranks), func(t *testing.T) {
+				cs, err := doorbell.Local(ranks, o)
 				if err != nil {
 					t.Fatal(err)
 				}

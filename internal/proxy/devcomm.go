@@ -26,17 +26,30 @@ type DevComm struct {
 	Unordered    bool               // Net keeps no order: what a signal covers is complete before it is posted
 	Untold       bool               // Unordered, and what Net completes may not be at its target: no signal of a put that is cut
 	queues       []*queue
-	heads        []uint64   // of the queues, low halves, two in a word, as hints lie
-	cause        abi.Record // the first that the proxy saw
+	heads        []uint64 // of the queues, low halves, two in a word, as hints lie
+	First
 }
 
-// Cause is the first reason that the proxy saw why a queue ended, nil if there is none. It may be called at any time.
-func (dc *DevComm) Cause() *abi.Record {
-	if gpu.Load(gpu.PtrTo(&dc.cause.State), gpu.Acquire, gpu.ScopeSys) != 2 {
+// First keeps the first reason why a queue of a device communicator ended.
+type First struct{ cause abi.Record }
+
+// Cause is that reason as the host saw it, nil if there is none. It may be called at any time.
+func (f *First) Cause() *abi.Record {
+	if gpu.Load(gpu.PtrTo(&f.cause.State), gpu.Acquire, gpu.ScopeSys) != 2 {
 		return nil
 	}
-	r := dc.cause
+	r := f.cause
 	return &r
+}
+
+// Note keeps a reason if it is the first. The holder of the owner's lock calls it.
+func (f *First) Note(r abi.Record) {
+	c := &f.cause
+	if c.State != 0 {
+		return
+	}
+	c.Status, c.Op, c.Peer, c.ID, c.Ctx, c.Window, c.Syndrome, c.Offset = r.Status, r.Op, r.Peer, r.ID, r.Ctx, r.Window, r.Syndrome, r.Offset
+	gpu.Store(gpu.PtrTo(&c.State), 2, gpu.Release, gpu.ScopeSys)
 }
 
 // Window is what the proxy knows of a window: this rank's bytes, and where each peer's are.
@@ -65,6 +78,9 @@ func (e *RemoteError) Error() string {
 
 func (e *RemoteError) Unwrap() error { return e.Cause }
 
+// About is whose queue ended by it.
+func (e *RemoteError) About() (peer, context int) { return e.Peer, e.Context }
+
 func opName(op uint8) string {
 	switch op {
 	case abi.OpPut:
@@ -86,10 +102,8 @@ func (o *Owner) fail(q *queue, s abi.Status, d *abi.Desc, cause error) {
 	q.drop(&o.tab)
 	err := &RemoteError{Rank: o.rank, Peer: int(q.peer), Context: int(q.ctx), Op: opName(d.Op), Window: d.DstWin, Offset: d.DstOff, Bytes: d.Size, Cause: cause}
 	q.setStatus(s)
-	record(q.dc, abi.Record{Status: uint32(s), Op: uint32(d.Op), Peer: q.peer, Ctx: uint32(q.ctx), Window: d.DstWin, Offset: d.DstOff, ID: d.SigID})
-	if o.onFail != nil {
-		o.failed = append(o.failed, err)
-	}
+	q.dc.Note(abi.Record{Status: uint32(s), Op: uint32(d.Op), Peer: q.peer, Ctx: uint32(q.ctx), Window: d.DstWin, Offset: d.DstOff, ID: d.SigID})
+	o.Report(err)
 }
 
 // setStatus sets the queue's status if it has none.
@@ -99,14 +113,4 @@ func (q *queue) setStatus(s abi.Status) {
 	}
 	q.status = s
 	q.dc.Stick(q.at, s)
-}
-
-// record keeps the first cause that sticks. The holder of the owner's lock calls it.
-func record(dc *DevComm, r abi.Record) {
-	c := &dc.cause
-	if c.State != 0 {
-		return
-	}
-	c.Status, c.Op, c.Peer, c.ID, c.Ctx, c.Window, c.Offset = r.Status, r.Op, r.Peer, r.ID, r.Ctx, r.Window, r.Offset
-	gpu.Store(gpu.PtrTo(&c.State), 2, gpu.Release, gpu.ScopeSys)
 }

@@ -42,6 +42,7 @@ type Owner struct {
 	queues  []*queue
 	windows []*Window // by id
 	nets    []net
+	others  []Machine
 	lost    []int // ranks
 	tab     table
 	cursor  int    // whose turn it is among queues that have work
@@ -66,6 +67,16 @@ type Owner struct {
 type net struct {
 	netplugin.Endpoint
 	conn netplugin.Connector // the same, nil if it needs none
+}
+
+// Machine is what a rank's progress drives besides its queues: an emulated NIC. The holder of the owner's lock calls it.
+type Machine interface {
+	// Poll moves something, and says whether there was anything.
+	Poll() bool
+	// Quiet says whether Poll has nothing to do.
+	Quiet() bool
+	// Lose says that a peer is lost.
+	Lose(peer int)
 }
 
 // Stats counts what an owner did since it was made.
@@ -134,6 +145,18 @@ func (o *Owner) AddDevComm(ctx context.Context, dc *DevComm) error {
 		}
 		o.polled = o.polled || dc.Polled
 	})
+}
+
+// Attach starts to drive a machine, until the owner is closed.
+func (o *Owner) Attach(ctx context.Context, m Machine) error {
+	return o.With(ctx, func() { o.others = append(o.others, m) })
+}
+
+// Report has onFail told of an error when the lock is free again. The holder of the lock calls it.
+func (o *Owner) Report(err error) {
+	if o.onFail != nil {
+		o.failed = append(o.failed, err)
+	}
 }
 
 // RemoveDevComm stops serving it, after what was posted to it has ended, or when ctx has ended, with an error. Its
@@ -211,10 +234,13 @@ func (o *Owner) Lose(ctx context.Context, peer int) error {
 				n.conn.Lose(peer)
 			}
 		}
+		for _, m := range o.others {
+			m.Lose(peer)
+		}
 		for _, q := range o.queues {
 			if int(q.peer) == peer {
 				o.end(q)
-				record(q.dc, abi.Record{Status: uint32(abi.PeerLost), Peer: q.peer, Ctx: uint32(q.ctx)})
+				q.dc.Note(abi.Record{Status: uint32(abi.PeerLost), Peer: q.peer, Ctx: uint32(q.ctx)})
 			}
 		}
 	})
@@ -230,7 +256,7 @@ func (o *Owner) end(q *queue) {
 func (o *Owner) Close(ctx context.Context, end func() error) error {
 	var err error
 	werr := o.With(ctx, func() {
-		o.comms, o.queues, o.windows, o.nets, o.flying = nil, nil, nil, nil, 0
+		o.comms, o.queues, o.windows, o.nets, o.others, o.flying = nil, nil, nil, nil, nil, 0
 		err = end()
 	})
 	return cmp.Or(err, werr)
@@ -278,6 +304,11 @@ func (o *Owner) pass() (worked bool) {
 	worked = o.take(passOps)
 	if (o.flying > 0 || o.polled) && o.poll() {
 		worked = true
+	}
+	for _, m := range o.others {
+		if m.Poll() {
+			worked = true
+		}
 	}
 	return worked
 }
@@ -382,5 +413,10 @@ func (o *Owner) Quiet() bool {
 		return false
 	}
 	defer o.release()
+	for _, m := range o.others {
+		if !m.Quiet() {
+			return false
+		}
+	}
 	return o.flying == 0 && !o.polled && !o.outstanding()
 }

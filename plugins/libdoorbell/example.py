@@ -11,7 +11,7 @@ import ctypes
 import sys
 import threading
 
-WINDOW_BYTES, DEV_COMM_BYTES = 40, 296  # doorbell::window, doorbell::dev_comm
+WINDOW_BYTES, DEV_COMM_BYTES = 40, 336  # doorbell::window, doorbell::dev_comm
 U64 = ctypes.c_uint64
 
 

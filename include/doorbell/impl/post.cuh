@@ -30,7 +30,7 @@ DOORBELL_DEVICE bool at_valid(const window_info *info, uint32_t gen, uint64_t of
 }  // namespace word
 
 DOORBELL_DEVICE context::context(const dev_comm &dc, int32_t id) : timeout_ns(dc.Timeout), dc(dc), id(id), per_node(uint64_t(1) << 32) {
-  if (dc.Version != dev_comm_version || id < 0 || id >= dc.Contexts) this->id = -1;
+  if (dc.Version != dev_comm_version || dc.NIC || id < 0 || id >= dc.Contexts) this->id = -1;  // NICs are driven from Go alone so far
   // ceil(2^32/n): x / n is x * per_node >> 32, exactly, for an x whose product with n is below 2^32.
   if (this->id >= 0 && dc.Railed) per_node = uint64_t(0xffffffffu / uint32_t(dc.LSASize)) + 1;
 }

@@ -13,7 +13,7 @@ import (
 
 // Shared is the structures of package abi that kernels use, in the order in which C++ needs them.
 var Shared = []reflect.Type{
-	reflect.TypeFor[abi.Producer](), reflect.TypeFor[abi.Index](), reflect.TypeFor[abi.BarrierState](), reflect.TypeFor[abi.Control](),
+	reflect.TypeFor[abi.Producer](), reflect.TypeFor[abi.QP](), reflect.TypeFor[abi.Index](), reflect.TypeFor[abi.BarrierState](), reflect.TypeFor[abi.Control](),
 	reflect.TypeFor[abi.Record](), reflect.TypeFor[abi.Notes](), reflect.TypeFor[abi.WindowPeer](), reflect.TypeFor[abi.WindowInfo](),
 	reflect.TypeFor[abi.Window](), reflect.TypeFor[abi.SignalWindow](), reflect.TypeFor[abi.LLState](), reflect.TypeFor[abi.DevComm](),
 }

@@ -12,7 +12,7 @@
 /* The sizes of the structures in doorbell/abi.cuh, which is C++. */
 #define WINDOW_BYTES 40
 #define SIGNAL_WINDOW_BYTES 56
-#define DEV_COMM_BYTES 296
+#define DEV_COMM_BYTES 336
 
 static void want(int line, int got, int code, const char *text) {
   if (got == code && (code == DOORBELL_OK || strstr(doorbell_last_error(), text))) return;

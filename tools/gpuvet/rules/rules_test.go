@@ -23,7 +23,7 @@ func TestFindsWhatIsPlanted(t *testing.T) {
 // TestTablesNameFields: the tables of words name fields that abi has.
 func TestTablesNameFields(t *testing.T) {
 	types := map[string]reflect.Type{}
-	for _, v := range []any{abi.DevComm{}, abi.Queue{}, abi.SignalWindow{}, abi.Window{}, abi.WindowPeer{}} {
+	for _, v := range []any{abi.DevComm{}, abi.Queue{}, abi.SignalWindow{}, abi.Window{}, abi.WindowPeer{}, abi.QP{}} {
 		types[reflect.TypeOf(v).Name()] = reflect.TypeOf(v)
 	}
 	for _, table := range []map[string]bool{hosts, devices, far} {

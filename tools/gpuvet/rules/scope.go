@@ -12,14 +12,15 @@ import (
 var (
 	// hosts are in the host's memory.
 	hosts = set("DevComm.Net", "DevComm.Counter", "DevComm.Index", "DevComm.Slots", "DevComm.Cells", "DevComm.Hints", "DevComm.Notes", "DevComm.Asleep",
-		"Queue.Slots", "Queue.Cells", "Queue.Hint", "Queue.Index", "SignalWindow.Net")
+		"Queue.Slots", "Queue.Cells", "Queue.Hint", "Queue.Index", "SignalWindow.Net", "DevComm.CQ", "QP.Record", "QP.Bell")
 	// devices are in the device's memory.
 	devices = set("DevComm.Control", "DevComm.Status", "DevComm.Lost", "DevComm.Prod", "DevComm.SigOffset", "DevComm.Shadow", "DevComm.CounterOffset",
-		"DevComm.Barrier", "DevComm.LSA", "DevComm.Inbox", "DevComm.LL", "DevComm.LLState", "Queue.Prod", "SignalWindow.LSA", "SignalWindow.Offset")
+		"DevComm.Barrier", "DevComm.LSA", "DevComm.Inbox", "DevComm.LL", "DevComm.LLState", "Queue.Prod", "SignalWindow.LSA", "SignalWindow.Offset", "DevComm.QPs", "DevComm.SignalKeys")
 	// far are read or written by peers or the host while a kernel runs.
 	far = set("DevComm.Net", "DevComm.Counter", "DevComm.Index", "DevComm.Slots", "DevComm.Cells", "DevComm.Hints", "DevComm.Notes", "DevComm.Asleep",
 		"Queue.Slots", "Queue.Cells", "Queue.Hint", "Queue.Index", "SignalWindow.Net", "SignalWindow.LSA",
-		"DevComm.Status", "DevComm.Lost", "DevComm.LSA", "DevComm.Inbox", "DevComm.LL", "Window.Base", "WindowPeer.Base")
+		"DevComm.Status", "DevComm.Lost", "DevComm.LSA", "DevComm.Inbox", "DevComm.LL", "Window.Base", "WindowPeer.Base",
+		"DevComm.CQ", "QP.Record", "QP.Bell")
 )
 
 func set(names ...string) map[string]bool {

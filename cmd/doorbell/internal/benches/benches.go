@@ -295,11 +295,11 @@ func stop(err error) error {
 // row is what all rows of this run have in common.
 func (b *bench) row(bytes int64, lsa bool) report.Row {
 	r := report.Row{
-		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, Device: b.info.Device,
+		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, NIC: b.info.NIC, Device: b.info.Device,
 		Progress: b.info.Progress, Emulated: b.info.Emulated || !b.info.Network,
 	}
 	if lsa {
-		r.Net, r.Backend = "lsa", "lsa"
+		r.Net, r.Backend, r.NIC = "lsa", "lsa", ""
 	}
 	return r
 }

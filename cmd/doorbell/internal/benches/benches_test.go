@@ -78,18 +78,24 @@ var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "ht", "post", "
 // forms are those of them that dispatch and combine.
 var forms = []string{"ll", "ht"}
 
+// ways are how operations may go: by stores, and by a network that either backend drives.
+var ways = []struct {
+	lsa     bool
+	backend string
+}{{true, "proxy"}, {false, "proxy"}, {false, "gdaki"}}
+
 func TestVerified(t *testing.T) {
 	for _, name := range names {
-		for _, lsa := range []bool{true, false} {
+		for _, w := range ways {
 			for _, n := range []int{1, 2, 3, 4} {
 				if n == 1 && name != "alltoall" && name != "ll" && name != "ht" {
 					continue // it takes two to exchange
 				}
-				t.Run(fmt.Sprintf("%s-%d-lsa=%v", name, n, lsa), func(t *testing.T) {
-					cfg := small(lsa)
+				t.Run(fmt.Sprintf("%s-%d-lsa=%v-%s", name, n, w.lsa, w.backend), func(t *testing.T) {
+					cfg := small(w.lsa)
 					cfg.Iters = 64
 					cfg = sized(name, cfg)
-					r, err := runAll(t, name, n, doorbell.Options{}, cfg)
+					r, err := runAll(t, name, n, doorbell.Options{Backend: w.backend}, cfg)
 					if err != nil || !r.Verified || r.Error != "" {
 						t.Fatalf("verified %v, %q, %v", r.Verified, r.Error, err)
 					}
@@ -111,9 +117,9 @@ func TestInjectedFaultsAreNoticed(t *testing.T) {
 	}
 	for _, name := range names {
 		for _, inject := range []string{"bitflip", "lostput", "doublesignal"} {
-			for _, lsa := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s-%s-lsa=%v", name, inject, lsa), func(t *testing.T) {
-					r, err := runAll(t, name, 2, doorbell.Options{Inject: inject, Timeout: 2 * time.Second}, sized(name, small(lsa)))
+			for _, w := range ways {
+				t.Run(fmt.Sprintf("%s-%s-lsa=%v-%s", name, inject, w.lsa, w.backend), func(t *testing.T) {
+					r, err := runAll(t, name, 2, doorbell.Options{Inject: inject, Timeout: 2 * time.Second, Backend: w.backend}, sized(name, small(w.lsa)))
 					if r.Verified {
 						t.Errorf("verified in spite of it; errors: %v", err)
 					}

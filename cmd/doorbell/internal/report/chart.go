@@ -159,7 +159,11 @@ func seriesName(r Result, x Row) string {
 			where += " (emulated)"
 		}
 	}
-	for _, s := range []string{x.Backend, x.Net, x.Device, where} {
+	nic := x.NIC
+	if nic == softNIC {
+		nic += " (emulated NIC)"
+	}
+	for _, s := range []string{x.Backend, nic, x.Net, x.Device, where} {
 		if s != "" {
 			p = append(p, s)
 		}

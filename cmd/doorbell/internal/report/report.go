@@ -17,8 +17,8 @@ import (
 // Row is one measured point. Its JSON names are a contract with scripts.
 //
 // Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
-// Left out when zero, that is when a bench has no such figure: label, gpus, mean_us, p50_us, p99_us, min_us, max_us (bw and rate
-// time no single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second) and moe.
+// Left out when zero, that is when a bench has no such figure: label, nic, gpus, mean_us, p50_us, p99_us, min_us, max_us (bw and
+// rate time no single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second) and moe.
 // Figures are written with six significant digits.
 type Row struct {
 	// Label tells rows of one bench apart, as dispatch and combine of ll; empty where there is one kind.
@@ -28,10 +28,11 @@ type Row struct {
 	Nodes    int    // nodes, virtual ones included
 	Net      string // network plugin, or lsa where ranks stored into each other's windows
 	Backend  string // proxy, gdaki, or lsa
+	NIC      string // what kernels drove, with gdaki; softnic is an emulated one
 	Device   string // soft or cuda
 	GPUs     int    // how many GPUs all ranks ran on together, 0 for none
 	Progress string // thread or assisted: the mode that was measured
-	// Emulated says that something stood in for hardware: no network between the ranks, virtual nodes, a software device.
+	// Emulated says that something stood in for hardware: no network between the ranks, virtual nodes, a software device or NIC.
 	Emulated     bool
 	Iters        int64   // timed operations
 	MeanUS       float64 // mean, microseconds
@@ -52,6 +53,7 @@ type rowJSON struct {
 	Nodes        int     `json:"nodes"`
 	Net          string  `json:"net"`
 	Backend      string  `json:"backend"`
+	NIC          string  `json:"nic,omitempty"`
 	Device       string  `json:"device"`
 	GPUs         int     `json:"gpus,omitempty"`
 	Progress     string  `json:"progress"`

@@ -371,3 +371,21 @@ func TestRowRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+// An emulated NIC is called so in table, JSON and chart, and nothing else is.
+func TestEmulatedNIC(t *testing.T) {
+	for _, c := range []struct {
+		row  Row
+		want bool
+	}{{Row{Backend: "gdaki", NIC: "softnic"}, true}, {Row{Backend: "gdaki", NIC: "mlx5"}, false}, {Row{Backend: "proxy"}, false}} {
+		r := Result{Rows: []Row{c.row}}
+		notes, series := strings.Join(r.Notes(), "\n"), seriesName(r, c.row)
+		if strings.Contains(notes, "emulated NIC") != c.want || strings.Contains(series, "emulated NIC") != c.want {
+			t.Errorf("%+v: notes %q, series %q", c.row, notes, series)
+		}
+		b, err := json.Marshal(c.row)
+		if err != nil || strings.Contains(string(b), `"nic":"`+c.row.NIC+`"`) != (c.row.NIC != "") {
+			t.Errorf("%+v: %s, %v", c.row, b, err)
+		}
+	}
+}

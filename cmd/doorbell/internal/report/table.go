@@ -145,7 +145,7 @@ func yes(b bool) string {
 
 // Notes says, a sentence each, what in the rows stands for something that was not there.
 func (r Result) Notes() []string {
-	var quiet, tcp, nodes, soft bool
+	var quiet, tcp, nodes, soft, nic bool
 	for _, x := range r.Rows {
 		switch {
 		case r.NoNetwork(x) && innermost(x.Net) == "tcp":
@@ -155,6 +155,7 @@ func (r Result) Notes() []string {
 		}
 		nodes = nodes || (x.Nodes > 1 && r.Host.Hosts <= 1)
 		soft = soft || x.Device == "soft"
+		nic = nic || x.NIC == softNIC
 	}
 	var notes []string
 	if quiet {
@@ -169,8 +170,14 @@ func (r Result) Notes() []string {
 	if soft {
 		notes = append(notes, "emulated device: kernels ran as goroutines on CPU cores, not on a GPU")
 	}
+	if nic {
+		notes = append(notes, "emulated NIC: a program read the work queues that kernels wrote; these are figures of no NIC, and none to compare with the proxy's")
+	}
 	return notes
 }
+
+// softNIC is the NIC that is none.
+const softNIC = "softnic"
 
 func (r Result) verdict() string {
 	var checked int64

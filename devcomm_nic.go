@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doorbell
+
+import (
+	"context"
+	"errors"
+
+	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/gdaki"
+	"github.com/doorbell-net/doorbell/netplugin"
+	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
+)
+
+// createPairs makes this rank's queue pairs, and registers what their NIC writes here besides signals.
+func (dc *DevComm) createPairs(ctx context.Context, p plan) (err error) {
+	c, host := dc.comm, dc.seg.host
+	world := func(queue int) int {
+		peer := queue % p.peers
+		if dc.needs.Rail {
+			peer = peer*c.lsaSize + c.lsaRank
+		}
+		return peer
+	}
+	at := func(off int) gpu.Ptr[byte] { return host.Ptr().Byte(uint64(off)) }
+	pairs, err := c.nic.Create(ctx, gdaki.Queues{
+		Contexts: dc.needs.Contexts, Peers: p.peers, Depth: p.depth, Companions: p.n.Counters > 0, World: world,
+		Send: gpu.Cast[uint64](at(p.slots)), Done: gpu.Cast[uint64](at(p.cq)), Records: at(p.records), Stick: dc.stick,
+	})
+	if err != nil {
+		return err
+	}
+	dc.pairs = pairs
+	home := host.Bytes()[p.home : p.ctr+8*dc.needs.Contexts*p.n.Counters]
+	dc.home.comm = c
+	if dc.home.export, err = c.export(ctx, home, true); err != nil {
+		return err
+	}
+	var key netplugin.Region
+	werr := c.owner.With(ctx, func() {
+		key, err = c.memory.Import(c.rank, netplugin.Key{Bytes: dc.home.export, Map: home, Size: len(home)})
+	})
+	dc.home.regions = []netplugin.Region{key}
+	return errors.Join(err, werr)
+}
+
+// connectPairs joins this rank's queue pairs to its peers', whose addresses are by rank and queue.
+func (dc *DevComm) connectPairs(ctx context.Context, p plan, addresses [][][]byte) error {
+	me := dc.comm.rank
+	if dc.needs.Rail {
+		me /= dc.comm.lsaSize
+	}
+	return dc.pairs.Connect(ctx, func(queue int) []byte {
+		return addresses[dc.pairs.World(queue)][queue-queue%p.peers+me]
+	})
+}
+
+// layOutPairs fills in what kernels need of the NIC; inImage is a place in what becomes the device's memory.
+func (dc *DevComm) layOutPairs(p plan, inImage func(off int) gpu.Ptr[byte]) {
+	a, dev, depth := &dc.abi, dc.seg.dev.Ptr(), uint64(p.depth)
+	a.NIC, a.MaxMessage, a.HomeKey = 1, dc.comm.nic.Facts().MaxMessage, uint32(dc.home.regions[0])
+	a.QPs, a.SignalKeys = gpu.Cast[abi.QP](dev.Byte(uint64(p.qps))), gpu.Cast[uint32](dev.Byte(uint64(p.keys)))
+	a.CQ = gpu.Cast[uint64](dc.seg.host.Ptr().Byte(uint64(p.cq)))
+	for i, q := range dc.pairs.Table() {
+		gpu.Cast[abi.QP](inImage(p.qps)).At(i).Store(q)
+		gpu.Cast[abi.Producer](inImage(p.prod)).At(i).Store(abi.Producer{Ticket: wqe.FirstIndex, Credit: wqe.FirstIndex + depth, Rung: wqe.FirstIndex})
+	}
+	for r, k := range dc.regions {
+		gpu.Cast[uint32](inImage(p.keys)).At(r).Store(uint32(k))
+	}
+}
