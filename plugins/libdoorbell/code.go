@@ -22,9 +22,6 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
 )
 
-// errInvalid is wrapped by errors about an argument.
-var errInvalid = errors.New("invalid argument")
-
 // errBroken is wrapped by what guarded makes of a panic.
 var errBroken = errors.New("broken inside")
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 )
+
+// errInvalid is wrapped by errors about an argument.
+var errInvalid = errors.New("invalid argument")
 
 // setters take a value's text each, by option.
 type setters map[string]func(text string) error
