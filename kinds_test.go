@@ -17,14 +17,12 @@ func TestKindsOfErrors(t *testing.T) {
 			t.Errorf("%s: %v: it is not %q", what, err, kind)
 		}
 	}
-	for what, o := range map[string]doorbell.Options{"device": {Device: "abacus"}, "network": {Net: "string"}, "ranks per node": {RanksPerNode: 3}, "traffic class": {TrafficClass: 256}} {
+	for what, o := range map[string]doorbell.Options{"device": {Device: "abacus"}, "network": {Net: "string"}, "backend": {Backend: "abacus"}, "ranks per node": {RanksPerNode: 3}, "traffic class": {TrafficClass: 256}} {
 		_, err := doorbell.Local(2, o)
 		is(t, what, err, doorbell.ErrInvalid)
 	}
 	_, err := doorbell.Open(t.Context(), doorbell.Options{Rank: 2, Size: 2})
 	is(t, "rank", err, doorbell.ErrInvalid)
-	_, err = doorbell.Local(2, doorbell.Options{Backend: "gdaki"})
-	is(t, "backend", err, doorbell.ErrNotSupported)
 	each(t, local(t, 2, doorbell.Options{}), func(r *rank) {
 		_, err := r.Alloc(0)
 		is(r, "no bytes", err, doorbell.ErrInvalid)

@@ -96,13 +96,13 @@ struct copy_args {
   uint32_t * Refused;
   int32_t Peer;
 };
-static_assert(sizeof(copy_args) == 400 && alignof(copy_args) == 8);
+static_assert(sizeof(copy_args) == 440 && alignof(copy_args) == 8);
 static_assert(offsetof(copy_args, DC) == 0);
-static_assert(offsetof(copy_args, Send) == 296);
-static_assert(offsetof(copy_args, Recv) == 336);
-static_assert(offsetof(copy_args, Bytes) == 376);
-static_assert(offsetof(copy_args, Refused) == 384);
-static_assert(offsetof(copy_args, Peer) == 392);
+static_assert(offsetof(copy_args, Send) == 336);
+static_assert(offsetof(copy_args, Recv) == 376);
+static_assert(offsetof(copy_args, Bytes) == 416);
+static_assert(offsetof(copy_args, Refused) == 424);
+static_assert(offsetof(copy_args, Peer) == 432);
 
 struct bulk_copy_args {
   window Send;

@@ -111,10 +111,11 @@ Fake GPU, 1.2.3'`)
 			t.Errorf("no %s in\n%s", want, out.String())
 		}
 	}
-	for status, failed := range map[string]bool{"": false, "exit 3": false, "exit 1": true} {
+	for _, status := range []string{"", "exit 3", "exit 1"} {
 		if status != "" {
 			fakeProgram(t, dir, "peers/nccl", status)
 		}
+		failed := status == "exit 1"
 		out.Reset()
 		err := runGPU(dir, &out, 1, "peer: NCCL all-reduce, 8 B", func(int) []gpuCase { return peerCases() })
 		if (err != nil) != failed || out.Len() > 0 {

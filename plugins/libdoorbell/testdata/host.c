@@ -85,7 +85,7 @@ int main(int argc, char **argv) {
   else
     REFUSED(DOORBELL_REFUSED, "rank 0 refused", doorbell_devcomm_create(comm, "", &dc, dev, sizeof dev));
   REFUSED(DOORBELL_DISAGREE, "they must agree", doorbell_devcomm_create(comm, info.rank == 0 ? "signals=1" : "signals=2", &dc, dev, sizeof dev));
-  REFUSED(DOORBELL_NOT_SUPPORTED, "not built yet", doorbell_open("rank=0 size=1 backend=gdaki", &none));
+  REFUSED(DOORBELL_INVALID, "backend", doorbell_open("rank=0 size=1 backend=abacus", &none));
   OK(doorbell_devcomm_create(comm, "contexts=2 signals=8 counters=1 barriers=1 sharing=block", &dc, dev, sizeof dev));
   OK(doorbell_get_cause(dc, &cause));
   if (cause.status != DOORBELL_OK) return 5;
