@@ -174,7 +174,7 @@ func TestGDAKILeft(t *testing.T) {
 		r.run(func(t gpu.Thread) {
 			d := dc.Device()
 			c := gin.Open(&d, 0)
-			ok(c.PutValue(gin.ByWarp(t), gin.World(&d), 0, recv.Device(), 0, 1, 8, gin.StrongInc(0).Counter(0).Aggregate()), "put")
+			ok(c.PutValue(gin.ByThread(t), gin.World(&d), 0, recv.Device(), 0, 1, 8, gin.StrongInc(0).Counter(0).Aggregate()), "put")
 		})
 		start := time.Now()
 		r.drop(dc)
@@ -195,7 +195,7 @@ func TestGDAKIBells(t *testing.T) {
 				recv := r.window(8)
 				bells := func() uint64 { return dc.Device().Prod.At(0).Load().Bells }
 				r.run(func(t gpu.Thread) {
-					d, co := dc.Device(), gin.ByWarp(t)
+					d, co := dc.Device(), gin.ByThread(t)
 					c, world := gin.Open(&d, 0), gin.World(&d)
 					for range rounds {
 						before := bells()
