@@ -253,6 +253,7 @@ func TestAllocs(t *testing.T) {
 		},
 		"value": func(c *gin.Context, co gin.Coop, w gin.Team) {
 			must(c.PutValue(co, w, 0, recv, 0, 1, 8, gin.None()), "value")
+			must(c.Flush(co), "flush") // others write to the same bytes
 		},
 		"signal":  func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Signal(co, w, 0, gin.StrongAdd(1, 3)), "signal") },
 		"barrier": func(c *gin.Context, co gin.Coop, w gin.Team) { must(c.Barrier(co, w, 0, gin.FencePut), "barrier") },
