@@ -70,6 +70,9 @@ func sized(name string, c Config) Config {
 	if name == "fused" {
 		c.Sizes, c.Iters = []int64{4096, 12288}, 4
 	}
+	if name == "ll" || name == "ht" {
+		c.Iters = 16
+	}
 	return c
 }
 
@@ -90,6 +93,9 @@ func TestVerified(t *testing.T) {
 			for _, n := range []int{1, 2, 3, 4} {
 				if n == 1 && name != "alltoall" && name != "ll" && name != "ht" {
 					continue // it takes two to exchange
+				}
+				if n == 3 && underRace {
+					continue // it is slow, and 2 and 4 have all that threads share
 				}
 				t.Run(fmt.Sprintf("%s-%d-lsa=%v-%s", name, n, w.lsa, w.backend), func(t *testing.T) {
 					cfg := small(w.lsa)
@@ -149,7 +155,7 @@ func TestInjectedOverTCP(t *testing.T) {
 
 func TestVirtualNodes(t *testing.T) {
 	for _, name := range []string{"alltoall", "ll", "ht"} {
-		r, err := runAll(t, name, 4, doorbell.Options{RanksPerNode: 2}, small(true))
+		r, err := runAll(t, name, 4, doorbell.Options{RanksPerNode: 2}, sized(name, small(true)))
 		if err != nil || !r.Verified {
 			t.Fatalf("%s: %v %q %v", name, r.Verified, r.Error, err)
 		}
@@ -168,7 +174,7 @@ func TestFormats(t *testing.T) {
 			cfg := small(true)
 			cfg.Format, cfg.PerRank = f, f == moe.FP8
 			for _, name := range forms {
-				r, err := runAll(t, name, 2, doorbell.Options{Inject: inject, Timeout: 5 * time.Second}, cfg)
+				r, err := runAll(t, name, 2, doorbell.Options{Inject: inject, Timeout: 5 * time.Second}, sized(name, cfg))
 				if r.Verified != (inject == "") {
 					t.Errorf("%s, %v, inject %q: verified %v, %q, %v", name, f, inject, r.Verified, r.Error, err)
 				}
@@ -180,7 +186,7 @@ func TestFormats(t *testing.T) {
 func TestRoutingIsRecordedAndRead(t *testing.T) {
 	for _, name := range forms {
 		file := filepath.Join(t.TempDir(), "routing")
-		cfg := small(true)
+		cfg := sized(name, small(true))
 		cfg.Record = file
 		if r, err := runAll(t, name, 2, doorbell.Options{}, cfg); err != nil || !r.Verified {
 			t.Fatalf("%s: record: %v %v", name, r.Error, err)
