@@ -43,7 +43,7 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ce on rank %d: %w", c.Rank, err)
 	}
-	return &endpoint{cfg: c, own: t, peers: make([]*target, c.Ranks), flying: make([]fifo, c.Ranks), lost: make([]bool, c.Ranks), regions: make([]region, 1)}, nil
+	return &endpoint{cfg: c, own: t, peers: make([]*target, c.Ranks), flying: make([]fifo, c.Ranks), lost: make([]bool, c.Ranks)}, nil
 }
 
 // region is memory of a peer.
@@ -61,8 +61,7 @@ type endpoint struct {
 	peers   []*target // by rank, from Connect on
 	flying  []fifo    // by rank: this endpoint's operations in the target's queue, oldest first
 	lost    []bool
-	regions []region // by Region; 0 is none
-	spare   []netplugin.Region
+	regions netplugin.Imports[region]
 	closed  bool
 	moved   bool
 }
@@ -150,29 +149,18 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 			return refuse("no signals are exported as %q", k.Bytes)
 		}
 	}
-	if n := len(e.spare); n > 0 {
-		h := e.spare[n-1]
-		e.spare = e.spare[:n-1]
-		e.regions[h] = r
-		return h, nil
-	}
-	e.regions = append(e.regions, r)
-	return netplugin.Region(len(e.regions) - 1), nil
+	return e.regions.Add(r), nil
 }
 
-func (e *endpoint) Forget(r netplugin.Region) {
-	if r > 0 && int(r) < len(e.regions) && !e.regions[r].dev.IsNil() {
-		e.regions[r] = region{}
-		e.spare = append(e.spare, r)
-	}
-}
+func (e *endpoint) Forget(r netplugin.Region) { e.regions.Remove(r) }
 
 // region is where r of a peer is; one that is none has no bytes.
 func (e *endpoint) region(r netplugin.Region, peer int32) region {
-	if r <= 0 || int(r) >= len(e.regions) || e.regions[r].peer != peer {
+	it, _ := e.regions.Get(r)
+	if it.peer != peer {
 		return region{}
 	}
-	return e.regions[r]
+	return it
 }
 
 // Poll reports what has ended, and has the queues say how far they are.
@@ -205,7 +193,7 @@ func (e *endpoint) Close() error {
 		return nil
 	}
 	e.closed = true
-	e.regions, e.spare = make([]region, 1), nil
+	e.regions = netplugin.Imports[region]{}
 	return e.own.close()
 }
 

@@ -37,7 +37,7 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if c.Timeout <= 0 {
 		c.Timeout = 10 * time.Second
 	}
-	e := &endpoint{cfg: c, regions: make([]region, 1)}
+	e := &endpoint{cfg: c}
 	var err error
 	if e.queue, err = NewQueue(c.Copier, e.end); err != nil {
 		return nil, fmt.Errorf("open dma on rank %d: %w", c.Rank, err)
@@ -55,8 +55,7 @@ type region struct {
 type endpoint struct {
 	cfg     netplugin.Config
 	queue   *Queue
-	regions []region // by Region; 0 is none
-	spare   []netplugin.Region
+	regions netplugin.Imports[region]
 	done    []netplugin.Completion // to be reported
 	closed  bool
 }
@@ -92,26 +91,18 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	if r.Dev.IsNil() {
 		r.Dev = gpu.PtrOf(k.Map)
 	}
-	if n := len(e.spare); n > 0 {
-		h := e.spare[n-1]
-		e.spare = e.spare[:n-1]
-		e.regions[h] = r
-		return h, nil
-	}
-	e.regions = append(e.regions, r)
-	return netplugin.Region(len(e.regions) - 1), nil
+	return e.regions.Add(r), nil
 }
 
 // Forget waits for moves on their way: the mapping goes away next.
 func (e *endpoint) Forget(r netplugin.Region) {
-	if r <= 0 || int(r) >= len(e.regions) || e.regions[r].Dev.IsNil() {
+	if _, ok := e.regions.Get(r); !ok {
 		return
 	}
 	if err := e.queue.Drain(e.cfg.Timeout); err != nil && e.cfg.Log != nil {
 		e.cfg.Log.Error("forget a region", "rank", e.cfg.Rank, "error", err)
 	}
-	e.regions[r] = region{}
-	e.spare = append(e.spare, r)
+	e.regions.Remove(r)
 }
 
 func (e *endpoint) Post(ops []netplugin.Op) int {
@@ -171,13 +162,14 @@ func (e *endpoint) post(op *netplugin.Op) (done bool, err error) {
 
 // region is where r of a peer is, if n bytes at off are in it.
 func (e *endpoint) region(what string, peer int32, r netplugin.Region, off, n uint64) (region, error) {
-	if r <= 0 || int(r) >= len(e.regions) || e.regions[r].peer != peer || e.regions[r].Dev.IsNil() {
+	it, ok := e.regions.Get(r)
+	if !ok || it.peer != peer || it.Dev.IsNil() {
 		return region{}, fmt.Errorf("no %s has number %d: %w", what, r, netplugin.ErrBounds)
 	}
-	if !netplugin.InBounds(off, n, e.regions[r].size) {
-		return region{}, fmt.Errorf("%d bytes at offset %d of a %s that has %d: %w", n, off, what, e.regions[r].size, netplugin.ErrBounds)
+	if !netplugin.InBounds(off, n, it.size) {
+		return region{}, fmt.Errorf("%d bytes at offset %d of a %s that has %d: %w", n, off, what, it.size, netplugin.ErrBounds)
 	}
-	return e.regions[r], nil
+	return it, nil
 }
 
 func (e *endpoint) Poll(done []netplugin.Completion) int {
@@ -192,7 +184,7 @@ func (e *endpoint) Close() error {
 		return nil
 	}
 	e.closed = true
-	e.regions, e.spare = make([]region, 1), nil
+	e.regions = netplugin.Imports[region]{}
 	if err := e.queue.Close(); err != nil {
 		return fmt.Errorf("close dma on rank %d: %w", e.cfg.Rank, err)
 	}

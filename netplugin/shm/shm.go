@@ -36,7 +36,7 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if c.Ranks < 1 || c.Rank < 0 || c.Rank >= c.Ranks {
 		return nil, fmt.Errorf("open shm: rank %d of %d ranks; 0 to ranks-1 is accepted", c.Rank, c.Ranks)
 	}
-	return &endpoint{rank: c.Rank, regions: make([]region, 1)}, nil
+	return &endpoint{rank: c.Rank}, nil
 }
 
 type region struct {
@@ -46,8 +46,7 @@ type region struct {
 
 type endpoint struct {
 	rank    int
-	regions []region // by Region; 0 is none
-	free    []netplugin.Region
+	regions netplugin.Imports[region]
 	closed  atomic.Bool
 }
 
@@ -65,22 +64,10 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 		return 0, fmt.Errorf("import region of rank %d on rank %d: the shm endpoint is closed", peer, e.rank)
 	}
 	m := region{k.Map, skewOf(k.Map)}
-	if n := len(e.free); n > 0 {
-		r := e.free[n-1]
-		e.free = e.free[:n-1]
-		e.regions[r] = m
-		return r, nil
-	}
-	e.regions = append(e.regions, m)
-	return netplugin.Region(len(e.regions) - 1), nil
+	return e.regions.Add(m), nil
 }
 
-func (e *endpoint) Forget(r netplugin.Region) {
-	if r > 0 && int(r) < len(e.regions) && e.regions[r].mem != nil {
-		e.regions[r] = region{}
-		e.free = append(e.free, r)
-	}
-}
+func (e *endpoint) Forget(r netplugin.Region) { e.regions.Remove(r) }
 
 func (e *endpoint) Post(ops []netplugin.Op) int {
 	for i := range ops {
@@ -130,10 +117,8 @@ func (e *endpoint) one(op *netplugin.Op) error {
 
 // region is where r is; one that is none has no bytes.
 func (e *endpoint) region(r netplugin.Region) region {
-	if r < 0 || int(r) >= len(e.regions) {
-		return region{}
-	}
-	return e.regions[r]
+	it, _ := e.regions.Get(r)
+	return it
 }
 
 func (e *endpoint) bounds(what string, peer int32, off, n uint64, size int) error {
@@ -154,7 +139,7 @@ func (e *endpoint) Poll([]netplugin.Completion) int { return 0 }
 
 func (e *endpoint) Close() error {
 	if !e.closed.Swap(true) {
-		e.regions, e.free = make([]region, 1), nil
+		e.regions = netplugin.Imports[region]{}
 	}
 	return nil
 }

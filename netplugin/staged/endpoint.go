@@ -55,8 +55,7 @@ type endpoint struct {
 	peers  []peer
 	local  map[uint32]local // by id; no id is used twice: records of a withdrawn region may still be on their way
 	lastID uint32
-	remote []remote // by Region; 0 is none
-	spare  []netplugin.Region
+	remote netplugin.Imports[remote]
 	gets   []get // on their way, by token's low half
 	freeG  []uint32
 	downs  [depth]landing // of down's moves on their way, in order
@@ -117,7 +116,7 @@ func (p plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 		c.Timeout = 10 * time.Second
 	}
 	e := &endpoint{
-		cfg: c, most: p.Plugin.Powers().MaxBytes &^ (recordBytes - 1), peers: make([]peer, c.Ranks), local: map[uint32]local{}, remote: make([]remote, 1),
+		cfg: c, most: p.Plugin.Powers().MaxBytes &^ (recordBytes - 1), peers: make([]peer, c.Ranks), local: map[uint32]local{},
 		gets: make([]get, depth), free: func() error { return nil },
 	}
 	for i := range e.gets {
@@ -299,24 +298,11 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	if len(k.Bytes) != 4 || peer < 0 || peer >= e.cfg.Ranks || k.Size < 0 || e.closed {
 		return 0, fmt.Errorf("import region of rank %d on rank %d: a key of %d bytes, 4 are accepted; %d bytes of memory; closed %v", peer, e.cfg.Rank, len(k.Bytes), k.Size, e.closed)
 	}
-	r := remote{int32(peer), binary.LittleEndian.Uint32(k.Bytes), uint64(k.Size)}
-	if n := len(e.spare); n > 0 {
-		h := e.spare[n-1]
-		e.spare = e.spare[:n-1]
-		e.remote[h] = r
-		return h, nil
-	}
-	e.remote = append(e.remote, r)
-	return netplugin.Region(len(e.remote) - 1), nil
+	return e.remote.Add(remote{int32(peer), binary.LittleEndian.Uint32(k.Bytes), uint64(k.Size)}), nil
 }
 
 // Forget ends the use of a peer's region.
-func (e *endpoint) Forget(r netplugin.Region) {
-	if r > 0 && int(r) < len(e.remote) && e.remote[r].id != 0 {
-		e.remote[r] = remote{}
-		e.spare = append(e.spare, r)
-	}
-}
+func (e *endpoint) Forget(r netplugin.Region) { e.remote.Remove(r) }
 
 // Close ends the network's endpoint first: nothing more arrives.
 func (e *endpoint) Close() error {

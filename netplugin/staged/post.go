@@ -111,13 +111,14 @@ func (e *endpoint) request(op *netplugin.Op) (h header, err error) {
 
 // there is the id of a peer's region, if n bytes at off are in it.
 func (e *endpoint) there(what string, op *netplugin.Op, r netplugin.Region, off, n uint64) (id uint32, err error) {
-	if r <= 0 || int(r) >= len(e.remote) || e.remote[r].id == 0 || e.remote[r].peer != op.Peer {
+	m, _ := e.remote.Get(r)
+	if m.id == 0 || m.peer != op.Peer {
 		return 0, fmt.Errorf("no %s has number %d: %w", what, r, netplugin.ErrBounds)
 	}
-	if m := e.remote[r]; !netplugin.InBounds(off, n, m.size) {
+	if !netplugin.InBounds(off, n, m.size) {
 		return 0, fmt.Errorf("%d bytes at offset %d of a %s that has %d: %w", n, off, what, m.size, netplugin.ErrBounds)
 	}
-	return e.remote[r].id, nil
+	return m.id, nil
 }
 
 // self does an operation on this rank's own memory, in the order of what peers do there.

@@ -40,7 +40,7 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if c.Lanes == 0 {
 		c.Lanes = defaultLanes
 	}
-	e := &endpoint{cfg: c, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes), out: make([]byte, 0, outBytes)}
+	e := &endpoint{cfg: c, local: map[uint32]region{}, waste: make([]byte, MaxBytes), out: make([]byte, 0, outBytes)}
 	conn, err := newConnector(e)
 	if err != nil {
 		return nil, err
@@ -69,8 +69,7 @@ type endpoint struct {
 	all    []*link
 	local  map[uint32]region // by id; no id is used twice: frames of a withdrawn region may still be on their way
 	lastID uint32
-	remote []remote // by Region; 0 is none
-	spareR []netplugin.Region
+	remote netplugin.Imports[remote]
 	done   []netplugin.Completion // to be reported
 	waste  []byte                 // where refused bytes go
 	out    []byte                 // small frames of one write
@@ -100,23 +99,10 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	if len(k.Bytes) != 4 || peer < 0 || peer >= e.cfg.Ranks || k.Size < 0 {
 		return 0, fmt.Errorf("import region of rank %d on rank %d: a key of %d bytes, 4 are accepted; %d bytes of memory", peer, e.cfg.Rank, len(k.Bytes), k.Size)
 	}
-	r := remote{int32(peer), binary.LittleEndian.Uint32(k.Bytes), uint64(k.Size)}
-	if n := len(e.spareR); n > 0 {
-		h := e.spareR[n-1]
-		e.spareR = e.spareR[:n-1]
-		e.remote[h] = r
-		return h, nil
-	}
-	e.remote = append(e.remote, r)
-	return netplugin.Region(len(e.remote) - 1), nil
+	return e.remote.Add(remote{int32(peer), binary.LittleEndian.Uint32(k.Bytes), uint64(k.Size)}), nil
 }
 
-func (e *endpoint) Forget(r netplugin.Region) {
-	if r > 0 && int(r) < len(e.remote) && e.remote[r].id != 0 {
-		e.remote[r] = remote{}
-		e.spareR = append(e.spareR, r)
-	}
-}
+func (e *endpoint) Forget(r netplugin.Region) { e.remote.Remove(r) }
 
 // memory is a local region by its id, nil if there is none.
 func (e *endpoint) memory(id uint32) []byte {
@@ -138,10 +124,10 @@ func (e *endpoint) ended(token uint64, err error) {
 
 // check is the region of an operation, if it lies in bounds.
 func (e *endpoint) check(what string, op *netplugin.Op, r netplugin.Region, off, n uint64) (remote, error) {
-	if r <= 0 || int(r) >= len(e.remote) || e.remote[r].id == 0 || e.remote[r].peer != op.Peer {
+	m, _ := e.remote.Get(r)
+	if m.id == 0 || m.peer != op.Peer {
 		return remote{}, fmt.Errorf("tcp on rank %d: no %s of rank %d with number %d: %w", e.cfg.Rank, what, op.Peer, r, netplugin.ErrBounds)
 	}
-	m := e.remote[r]
 	if !netplugin.InBounds(off, n, m.size) {
 		return m, fmt.Errorf("tcp on rank %d: %d bytes at offset %d of a %s of rank %d that has %d: %w", e.cfg.Rank, n, off, what, op.Peer, m.size, netplugin.ErrBounds)
 	}

@@ -400,7 +400,7 @@ func FuzzStream(f *testing.F) {
 	f.Add(frame(header{kind: kindReply, seq: 1, off: 1}, "abc"), 7)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), 5)
 	f.Fuzz(func(t *testing.T, stream []byte, cut int) {
-		e := &endpoint{cfg: netplugin.Config{Rank: 0, Ranks: 2}, local: map[uint32]region{}, remote: make([]remote, 1), waste: make([]byte, MaxBytes)}
+		e := &endpoint{cfg: netplugin.Config{Rank: 0, Ranks: 2}, local: map[uint32]region{}, waste: make([]byte, MaxBytes)}
 		e.conn = &connector{e: e, last: map[int]error{}}
 		e.conn.life, e.conn.stop = context.WithCancel(context.Background())
 		e.conn.stop() // nobody connects again
