@@ -136,13 +136,8 @@ func (b *Buffer) refuse(what, format string, args ...any) error {
 }
 
 func (b *Buffer) check(what string, x Tokens) error {
-	switch {
-	case x.N < 0 || x.N > b.opt.MaxTokens:
-		return b.refuse(what, "%d tokens, 0 to %d are accepted (MaxTokens)", x.N, b.opt.MaxTokens)
-	case x.Count.Addr()&3 != 0:
-		return b.refuse(what, "a count at %#x, a multiple of 4 is accepted", x.Count.Addr())
-	case x.N > 0 && (x.X.IsNil() || x.X.Addr()&15 != 0 || x.Experts.IsNil()):
-		return b.refuse(what, "%d tokens need rows at a multiple of 16 and experts: rows at %#x, experts at %#x", x.N, x.X.Addr(), x.Experts.Addr())
+	if why := x.check(b.opt.MaxTokens); why != "" {
+		return b.refuse(what, "%s", why)
 	}
 	return nil
 }

@@ -250,6 +250,10 @@ func TestHTLayoutMisuse(t *testing.T) {
 	wantError(t, err, "5 tokens", "0 to 4", "rank 0")
 	_, err = h.Dispatch(st, crooked)
 	wantError(t, err, "multiple of 16")
+	crooked = x.in
+	crooked.Count = gpu.Cast[uint32](x.in.X.Byte(2))
+	_, err = h.Dispatch(st, crooked)
+	wantError(t, err, "a count at", "a multiple of 4 is accepted", "rank 0")
 	_, err = h.Dispatch(st, moe.Tokens{N: 1})
 	wantError(t, err, "1 tokens need")
 	wantError(t, h.Combine(st, nil, x.out), "no dispatch", "rank 0")

@@ -199,11 +199,8 @@ func (h *HTBuffer) usable(what string, st *doorbell.Stream, r *HTReceived, name 
 }
 
 func (h *HTBuffer) check(what string, x Tokens) error {
-	switch {
-	case x.N < 0 || x.N > h.opt.MaxTokens:
-		return h.refuse(what, "%d tokens, 0 to %d are accepted (MaxTokens)", x.N, h.opt.MaxTokens)
-	case x.N > 0 && (x.X.IsNil() || x.X.Addr()&15 != 0 || x.Experts.IsNil()):
-		return h.refuse(what, "%d tokens need rows at a multiple of 16 and experts: rows at %#x, experts at %#x", x.N, x.X.Addr(), x.Experts.Addr())
+	if why := x.check(h.opt.MaxTokens); why != "" {
+		return h.refuse(what, "%s", why)
 	}
 	return nil
 }

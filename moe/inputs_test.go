@@ -120,6 +120,10 @@ func TestTooManyTokensOnOneRank(t *testing.T) {
 				many.N = 5
 				_, err := x.b.Dispatch(st, many)
 				wantError(t, err, "5 tokens", "0 to 4 are accepted (MaxTokens)", "rank 0")
+				many = x.in
+				many.Count = gpu.Cast[uint32](x.in.X.Byte(2))
+				_, err = x.b.Dispatch(st, many)
+				wantError(t, err, "a count at", "a multiple of 4 is accepted", "rank 0")
 			}
 			return x.fused()
 		})

@@ -19,6 +19,19 @@ type Tokens struct {
 	Weights gpu.Ptr[float32] // [N][TopK]; read by FinishCombine's kernel
 }
 
+// check says what of the tokens no kernel may be given, "" if nothing.
+func (x *Tokens) check(most int) string {
+	switch {
+	case x.N < 0 || x.N > most:
+		return fmt.Sprintf("%d tokens, 0 to %d are accepted (MaxTokens)", x.N, most)
+	case x.Count.Addr()&3 != 0:
+		return fmt.Sprintf("a count at %#x, a multiple of 4 is accepted", x.Count.Addr())
+	case x.N > 0 && (x.X.IsNil() || x.X.Addr()&15 != 0 || x.Experts.IsNil()):
+		return fmt.Sprintf("%d tokens need rows at a multiple of 16 and experts: rows at %#x, experts at %#x", x.N, x.X.Addr(), x.Experts.Addr())
+	}
+	return ""
+}
+
 // Received is what a dispatch brought to this rank, when it has finished. It is valid until its combine has finished, or
 // Outstanding further dispatches have been started. Of a dispatch that was recorded, it is what each replay brings anew.
 type Received struct {
