@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/doorbell-net/doorbell/internal/netif"
 )
 
 // seat is a rank that has come to rank 0 and waits for the table.
@@ -304,7 +306,7 @@ func (j *joiner) resolve(ctx context.Context) (out []netip.AddrPort) {
 	switch {
 	case err == nil:
 		j.note(0, "")
-	case ctx.Err() == nil:
+	case !netif.Ended(ctx, err):
 		j.note(0, "the name %q does not resolve: %v", name, err)
 		j.once("bad name", "bootstrap: the rendezvous' name does not resolve: trying again", "rank", j.c.Rank, "name", name, "err", err, "until", until)
 	}

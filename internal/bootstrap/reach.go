@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/doorbell-net/doorbell/internal/netif"
 )
 
 // dialStagger is between the starts of connects to one rank's addresses: a black hole holds up the next ones no longer.
@@ -79,9 +81,9 @@ func (j *joiner) race(ctx context.Context, rank int, at []netip.AddrPort, use fu
 	for range at {
 		r := <-results
 		switch {
-		case r.err != nil && !done && ctx.Err() == nil:
+		case r.err != nil && !done && (!netif.Ended(ctx, r.err) || len(j.notesOf([]int{rank})) == 0):
 			j.note(rank, "dial %s: %v", r.at, r.err)
-		case r.err != nil:
+		case r.err != nil: // what was seen before tells more
 		case done:
 			r.conn.Close()
 		default:

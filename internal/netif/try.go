@@ -151,14 +151,20 @@ func (t *Attempt) dial(ctx context.Context, to string) {
 
 // bounded is the reason why ctx ended, if it did: it says more than a dialer's "i/o timeout".
 func bounded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	// A dialer looks at the deadline itself and may be ahead of the context's own timer.
-	var to interface{ Timeout() bool }
-	if d, ok := ctx.Deadline(); ok && errors.As(err, &to) && to.Timeout() && time.Until(d) < time.Millisecond {
+	if Ended(ctx, err) {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// Ended reports whether a dial under ctx failed for no other reason than that ctx ends: such an error tells nothing, and
+// is not to take the place of one that does. A dialer looks at the deadline itself, and may be ahead of ctx's own timer.
+func Ended(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return true
+	}
+	var to interface{ Timeout() bool }
+	d, ok := ctx.Deadline()
+	return ok && errors.As(err, &to) && to.Timeout() && time.Until(d) < time.Millisecond
 }

@@ -5,7 +5,9 @@ package netif
 import (
 	"context"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -91,3 +93,39 @@ func TestTryIsBounded(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 }
+
+func TestEnded(t *testing.T) {
+	soon, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	// A dialer that is ahead of its context's timer, without a race to see it: the deadline is there, the end is not.
+	over := deadlineOnly{context.Background(), time.Now()}
+	gone, end := context.WithCancel(context.Background())
+	end()
+	slow := &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+	noPort := &net.OpError{Op: "dial", Err: syscall.EADDRNOTAVAIL}
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		err  error
+		want bool
+	}{
+		{"a dialer's own bound", soon, slow, false},
+		{"no port", soon, noPort, false},
+		{"ahead of the timer", over, slow, true},
+		{"no port, at the very end", over, noPort, false},
+		{"cancelled", gone, noPort, true},
+		{"no deadline", context.Background(), slow, false},
+	} {
+		if got := Ended(c.ctx, c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// deadlineOnly is a context whose deadline has come and whose timer has not.
+type deadlineOnly struct {
+	context.Context
+	at time.Time
+}
+
+func (d deadlineOnly) Deadline() (time.Time, bool) { return d.at, true }

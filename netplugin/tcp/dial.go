@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/doorbell-net/doorbell/internal/netif"
 )
 
 // way is a socket whose ends have proven who they are, and what it goes through.
@@ -286,7 +288,7 @@ func (c *connector) reachedAt(l *link) netip.AddrPort {
 // note keeps the newest error of each address; what was seen before ctx ended tells more than that it did.
 func note(ctx context.Context, failed, errs map[netip.AddrPort]error) {
 	for at, err := range errs {
-		if ctx.Err() == nil || failed[at] == nil {
+		if failed[at] == nil || !netif.Ended(ctx, err) {
 			failed[at] = err
 		}
 	}
