@@ -75,6 +75,44 @@ func (b *Buffer) Read(off int, dst []byte) error {
 	return b.named(err)
 }
 
+// Read copies values from an address of kernels', in any buffer of this rank that was not freed, into dst; Write copies src to
+// one. They are Buffer.Read and Buffer.Write where a pointer is what there is, such as that of moe's rows. T has no pointers.
+// An error names the span, or that no buffer holds it.
+func Read[T any](c *Comm, dst []T, from gpu.Ptr[T]) error {
+	return c.holding("read", from.Addr(), asBytes(dst), (*Buffer).Read)
+}
+
+// Write is Read's other direction.
+func Write[T any](c *Comm, to gpu.Ptr[T], src []T) error {
+	return c.holding("write", to.Addr(), asBytes(src), (*Buffer).Write)
+}
+
+func asBytes[T any](v []T) []byte {
+	if len(v) == 0 {
+		return nil
+	}
+	return gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&v[0])), len(v)*int(gpu.SizeOf[T]()))
+}
+
+// holding does something with the buffer in which memory lies.
+func (c *Comm) holding(what string, at uint64, mem []byte, do func(*Buffer, int, []byte) error) error {
+	if len(mem) == 0 {
+		return nil
+	}
+	var in *Buffer
+	c.mu.Lock()
+	for b := range c.buffers {
+		if from := b.Ptr().Addr(); at >= from && at-from < uint64(b.n) {
+			in = b
+		}
+	}
+	c.mu.Unlock()
+	if in == nil {
+		return ofKind(ErrInvalid, fmt.Errorf("rank %d: %s: %d bytes at %#x, which is in no buffer of this rank", c.rank, what, len(mem), at))
+	}
+	return do(in, int(at-in.Ptr().Addr()), mem)
+}
+
 func (b *Buffer) named(err error) error {
 	if err != nil {
 		err = fmt.Errorf("rank %d: %w", b.comm.rank, err)

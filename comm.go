@@ -113,6 +113,9 @@ func (c *Comm) Info() Info {
 	return i
 }
 
+// Warps is how many warps of kernels this rank's device holds at once: its share, where ranks share one.
+func (c *Comm) Warps() int { return c.dev.MaxCooperativeWarps() }
+
 // Timeout is the deadline of waits that have none of their own.
 func (c *Comm) Timeout() time.Duration { return c.opt.Timeout }
 

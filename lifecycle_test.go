@@ -5,10 +5,12 @@ package doorbell_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -294,4 +296,38 @@ func TestHalfMade(t *testing.T) {
 		measure().grown(r, before, "refusals")
 		r.must(b.Free()) // refused windows do not hold it
 	})
+}
+
+// Read and Write take an address of kernels' and find the buffer.
+func TestCopiesByAddress(t *testing.T) {
+	for _, far := range []string{"0", "1"} {
+		t.Setenv("DOORBELL_SOFT_FAR", far)
+		comms := local(t, 2, doorbell.Options{})
+		c := comms[0]
+		a, err := c.Alloc(64)
+		b, err2 := c.Alloc(64)
+		other, err3 := comms[1].Alloc(64)
+		if err := errors.Join(err, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		word := func(b *doorbell.Buffer, i int) gpu.Ptr[uint32] { return gpu.Cast[uint32](b.Ptr()).At(i) }
+		if err := errors.Join(doorbell.Write(c, word(a, 3), []uint32{1, 2, 3}), doorbell.Write(c, word(b, 0), []uint32{9}), doorbell.Write(c, word(a, 99), []uint32{})); err != nil {
+			t.Fatal(err)
+		}
+		got, raw := make([]uint32, 4), make([]byte, 4)
+		if err := errors.Join(doorbell.Read(c, got, word(a, 2)), b.Read(0, raw)); err != nil || !slices.Equal(got, []uint32{0, 1, 2, 3}) || binary.NativeEndian.Uint32(raw) != 9 {
+			t.Errorf("far %s: %v %v, %v", far, got, raw, err)
+		}
+		for name, at := range map[string]gpu.Ptr[uint32]{"past its end": word(a, 15), "another rank's": word(other, 0), "nobody's": gpu.PtrTo(new(uint32))} {
+			if err := doorbell.Read(c, make([]uint32, 2), at); !errors.Is(err, doorbell.ErrInvalid) || !strings.Contains(err.Error(), "rank 0") {
+				t.Errorf("far %s, %s: %v", far, name, err)
+			}
+		}
+		if err := a.Free(); err != nil {
+			t.Fatal(err)
+		}
+		if err := doorbell.Write(c, word(a, 0), []uint32{1}); !errors.Is(err, doorbell.ErrInvalid) {
+			t.Errorf("far %s, freed: %v", far, err)
+		}
+	}
 }

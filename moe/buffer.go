@@ -46,7 +46,7 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 	if err := agree(ctx, c, o, err); err != nil {
 		return nil, err
 	}
-	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size()), grid: doorbell.Grid{Blocks: 1, Warps: 1}}
+	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size()), grid: defaultGrid(c)}
 	b.begin()
 	if err := b.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), b.Close())
@@ -115,7 +115,17 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 	return err
 }
 
-// SetGrid says how many blocks and warps the kernels run with; default one warp.
+// defaultGrid is a warp of the software device, where more of one rank wait for each other, and a block for each
+// multiprocessor of a GPU, which holds 64 warps.
+func defaultGrid(c *doorbell.Comm) doorbell.Grid {
+	if c.Info().Device == "soft" {
+		return doorbell.Grid{Blocks: 1, Warps: 1}
+	}
+	return doorbell.Grid{Blocks: max(c.Warps()/64, 1), Warps: 16}
+}
+
+// SetGrid says how many blocks and warps the kernels run with, of which a block has 16 at most. The default is one warp of the
+// software device; on a GPU, a block of 16 for each multiprocessor of the rank's share.
 func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid = g }
 
 // Options are the buffer's, with defaults filled in.

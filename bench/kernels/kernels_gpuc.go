@@ -32,4 +32,5 @@ var (
 	PostKernel      = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...)
 	RateKernel      = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...)
 	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX, kernelsCubins...)
+	StampTimeKernel = gpu.NewKernel("StampTime", StampTime, kernelsPTX, kernelsCubins...)
 )

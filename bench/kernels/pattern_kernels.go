@@ -28,13 +28,13 @@ type Span struct {
 	_      int32
 }
 
-// fill writes a span, the block's threads together.
+// fill writes a span, the grid's threads together.
 func (s *Span) fill(t gpu.Thread) {
 	words := s.Bytes / 8
-	for i := uint64(t.Index()); i < words; i += uint64(t.Threads()) {
+	for i, all := among(t); i < words; i += all {
 		gpu.Cast[uint64](s.At).At(int(i)).Store(Pattern(s.Seed, s.Source, s.Iter, s.First+i))
 	}
-	if t.Index() == 0 && s.Bytes&7 != 0 {
+	if i, _ := among(t); i == 0 && s.Bytes&7 != 0 {
 		v := Pattern(s.Seed, s.Source, s.Iter, s.First+words)
 		for i := range s.Bytes & 7 {
 			s.At.Byte(words*8 + i).Store(byte(v >> (8 * i)))
@@ -45,10 +45,10 @@ func (s *Span) fill(t gpu.Thread) {
 // wrong counts the bytes of a span that differ from what they must be, this thread's share.
 func (s *Span) wrong(t gpu.Thread) (n uint64) {
 	words := s.Bytes / 8
-	for i := uint64(t.Index()); i < words; i += uint64(t.Threads()) {
+	for i, all := among(t); i < words; i += all {
 		n += differ(gpu.Cast[uint64](s.At).At(int(i)).Load(), Pattern(s.Seed, s.Source, s.Iter, s.First+i))
 	}
-	if t.Index() == 0 && s.Bytes&7 != 0 {
+	if i, _ := among(t); i == 0 && s.Bytes&7 != 0 {
 		v := Pattern(s.Seed, s.Source, s.Iter, s.First+words)
 		for i := range s.Bytes & 7 {
 			if s.At.Byte(words*8+i).Load() != byte(v>>(8*i)) {
@@ -57,6 +57,11 @@ func (s *Span) wrong(t gpu.Thread) (n uint64) {
 		}
 	}
 	return n
+}
+
+// among is this thread's number in the grid, and how many threads that has.
+func among(t gpu.Thread) (i, all uint64) {
+	return uint64(t.Block())*uint64(t.Threads()) + uint64(t.Index()), uint64(t.Blocks()) * uint64(t.Threads())
 }
 
 func differ(a, b uint64) (n uint64) {

@@ -17,6 +17,9 @@ import (
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 )
 
+// flushBytes is several times the caches of any GPU: an H200 has 50 MiB.
+const flushBytes = 256 << 20
+
 // runBench runs one bench on the ranks of this process: on all of them with cfg.Local, on one otherwise.
 //
 // The result counts only on rank 0 (and with cfg.Local); its Bench, Config and Host are filled in by the caller when
@@ -33,7 +36,7 @@ func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result,
 	bc := benches.Config{
 		HostWindows: cfg.Windows == "host",
 		Sizes:       cfg.Sizes, Iters: cfg.Iters, Warmup: cfg.Warmup, Seed: cfg.Seed, LSA: cfg.LSA, Tokens: cfg.Tokens, Hidden: cfg.Hidden,
-		TopK: cfg.TopK, Experts: cfg.Experts, Format: cfg.format(), PerRank: cfg.Wire == "rank", Channels: cfg.Channels, Ring: cfg.Ring, Routing: cfg.Routing, Record: cfg.Record, Step: cfg.Step,
+		TopK: cfg.TopK, Experts: cfg.Experts, Format: cfg.format(), PerRank: cfg.Wire == "rank", Channels: cfg.Channels, Ring: cfg.Ring, Routing: cfg.Routing, Record: cfg.Record, Flush: flushBytes, Step: cfg.Step,
 	}
 	if cfg.Gating != "" {
 		var err error

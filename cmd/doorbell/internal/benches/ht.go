@@ -45,7 +45,7 @@ func (h *ht) queueDispatch(x *load) (err error) {
 }
 
 func (h *ht) queueCombine() error {
-	return h.moe.Combine(h.b.st, h.got, moe.HTCombined{Y: h.out, Weights: h.weights})
+	return h.moe.Combine(h.b.st, h.got, moe.HTCombined{Y: gpu.Cast[byte](h.out), Weights: h.weights})
 }
 
 // stages takes those of a dispatch by the device's clock. A combine sends and waits at once: it has none.
@@ -104,6 +104,9 @@ func (h *ht) accounts(loads []*load) (dispatch, combine report.Row) {
 // memcpys go from the buffer's own outputs to its rows, in place of its peers': other rows than the operations', and as many.
 // Outputs stay as they were, so that combines in turn with them add up the same values.
 func (h *ht) memcpys(loads []*load) (*memcpys, error) {
+	if h.clock != nil {
+		return &memcpys{close: func() error { return nil }}, nil
+	}
 	o, size, row := h.moe.Options(), h.got.RowBytes(), 2*h.b.cfg.Hidden
 	rows, outs := gpu.Slice(h.got.Rows(), o.MaxRows*size), gpu.Slice(h.got.Outputs(), o.MaxRows*row)
 	var mine []ref.HTTraffic

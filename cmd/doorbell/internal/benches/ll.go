@@ -3,9 +3,8 @@
 package benches
 
 import (
-	"time"
-
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/ref"
 	"github.com/doorbell-net/doorbell/moe/routing"
@@ -55,21 +54,18 @@ func (l *ll) queueDispatch(x *load) (err error) {
 	return err
 }
 
-func (l *ll) queueCombine() error { return l.moe.Combine(l.b.st, l.got, l.out) }
+func (l *ll) queueCombine() error { return l.moe.Combine(l.b.st, l.got, gpu.Cast[byte](l.out)) }
 
 // stages times what sends and what unpacks of a step. All ranks have sent before anybody receives, so that unpacking waits
 // for nobody.
 func (l *ll) stages(x *load, d, c *times) error {
 	b := l.b
 	half := func(w *stopwatch, do func() error) error {
-		start := time.Now()
-		if err := do(); err != nil {
+		took, err := l.stage(do)
+		if err != nil {
 			return err
 		}
-		if err := l.moe.Wait(b.ctx, b.st); err != nil {
-			return err
-		}
-		w.add(time.Since(start), 1)
+		w.add(took, 1)
 		return b.c.Barrier(b.ctx)
 	}
 	for _, part := range []struct {
@@ -83,7 +79,7 @@ func (l *ll) stages(x *load, d, c *times) error {
 			return err
 		}},
 		{&d.stages.Unpack, func() error { return l.moe.FinishDispatch(b.st, l.got) }},
-		{&c.stages.Send, func() error { return l.moe.StartCombine(b.st, l.got, l.out) }},
+		{&c.stages.Send, func() error { return l.moe.StartCombine(b.st, l.got, gpu.Cast[byte](l.out)) }},
 		{&c.stages.Unpack, func() error { return l.moe.FinishCombine(b.st, l.got) }},
 	} {
 		if err := half(part.w, part.do); err != nil {

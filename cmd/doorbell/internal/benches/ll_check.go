@@ -4,7 +4,9 @@ package benches
 
 import (
 	"bytes"
+	"errors"
 
+	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/ref"
@@ -13,15 +15,14 @@ import (
 
 // checkRows compares the rows that this rank's experts got with what the routing and the payloads' hash say, and
 // writes what the experts make of them.
-func (l *ll) checkRows(x *load, iter uint64) {
+func (l *ll) checkRows(x *load, iter uint64) error {
 	b, g, h := l.b, x.route, l.b.cfg.Hidden
 	locals, room := l.moe.LocalExperts(), l.got.Capacity()
-	counts := gpu.Slice(l.got.Counts(), locals)
-	infos := gpu.Slice(l.got.Infos(), locals*room)
-	size := l.got.RowBytes()
-	rows := gpu.Slice(l.got.Rows(), locals*room*size)
-	sent := make([]uint16, h)
-	outs := gpu.Slice(gpu.Cast[uint16](l.got.Outputs()), locals*room*h)
+	size, sent := l.got.RowBytes(), make([]uint16, h)
+	counts := make([]uint32, locals)
+	if err := doorbell.Read(b.c, counts, l.got.Counts()); err != nil {
+		return err
+	}
 	for e := range locals {
 		expert := int32(l.moe.FirstExpert() + e)
 		want := 0
@@ -35,31 +36,38 @@ func (l *ll) checkRows(x *load, iter uint64) {
 		if int(counts[e]) != want {
 			b.found("expert %d got %d rows, must get %d", expert, counts[e], want)
 		}
+		n := min(int(counts[e]), room)
+		infos, rows, outs := make([]moe.RowInfo, n), make([]byte, n*size), make([]uint16, n*h)
+		if err := errors.Join(doorbell.Read(b.c, infos, l.got.Infos().At(e*room)), doorbell.Read(b.c, rows, l.got.Rows().At(e*room*size))); err != nil {
+			return err
+		}
 		seen := make(map[moe.RowInfo]bool, want)
-		for i := range min(int(counts[e]), room) {
-			f := infos[e*room+i]
-			at := (e*room + i) * h
+		for i, f := range infos {
 			if f.Rank < 0 || int(f.Rank) >= g.Ranks || f.K < 0 || int(f.K) >= g.TopK || f.Token < 0 || int(f.Token) >= g.Tokens(int(f.Rank)) ||
 				g.Idx[f.Rank][int(f.Token)*g.TopK+int(f.K)] != expert || seen[f] {
 				b.found("expert %d: row %d says it is selection %d of token %d of rank %d, which is not so, or twice", expert, i, f.K, f.Token, f.Rank)
 				continue
 			}
 			seen[f] = true
-			row := rows[(e*room+i)*size:][:size]
+			row := rows[i*size:][:size]
 			routing.FillRow(sent, routing.RowKey(b.cfg.Seed, iter, int(f.Rank), int(f.Token)))
 			if want := ref.Encode(b.cfg.Format, sent); !bytes.Equal(row, want) {
 				b.found("expert %d: byte %d of token %d of rank %d is wrong", expert, differs(row, want), f.Token, f.Rank)
 			}
 			for j, v := range ref.Decode(b.cfg.Format, row, h) {
-				outs[at+j] = ref.ExpertFn(int(expert), j, v)
+				outs[i*h+j] = ref.ExpertFn(int(expert), j, v)
 			}
 			l.rowBytes += int64(size)
 		}
+		if err := doorbell.Write(b.c, gpu.Cast[uint16](l.got.Outputs()).At(e*room*h), outs); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // checkSums compares the combined tokens, bit by bit, with a sum that this rank computes for itself.
-func (l *ll) checkSums(x *load, iter uint64) {
+func (l *ll) checkSums(x *load, iter uint64) error {
 	b, g, h, r := l.b, x.route, l.b.cfg.Hidden, l.b.c.Rank()
 	want, row := make([]uint16, h), make([]uint16, h)
 	for t := range g.Tokens(r) {
@@ -71,6 +79,7 @@ func (l *ll) checkSums(x *load, iter uint64) {
 		}
 		l.sumBytes += int64(2 * h)
 	}
+	return nil
 }
 
 func (l *ll) signals() error {

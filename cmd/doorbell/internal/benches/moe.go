@@ -24,8 +24,10 @@ type moeRun struct {
 	buf    buffer
 	layers []*routing.Routing // of all tokens
 	inputs []moe.Tokens       // by layer: of all tokens
-	x, y   []uint16           // in the device's memory
-	out    gpu.Ptr[byte]      // y
+	in     gpu.Ptr[uint16]    // rows to dispatch, in the device's memory
+	out    gpu.Ptr[uint16]    // combined
+	x, y   []uint16           // the host's copies of both
+	clock  *clock             // where the host is not to time operations
 	ops    []*load            // of each dispatch so far
 
 	rowBytes, sumBytes int64 // compared
@@ -39,8 +41,8 @@ type form interface {
 	queueDispatch(x *load) error
 	queueCombine() error
 	// checkRows compares what a dispatch brought, and writes what the experts make of it; checkSums what the combine made.
-	checkRows(x *load, iter uint64)
-	checkSums(x *load, iter uint64)
+	checkRows(x *load, iter uint64) error
+	checkSums(x *load, iter uint64) error
 	// signals compares all signals with what the operations so far must have left. All ranks are done with theirs.
 	signals() error
 	// stages runs a step for the times of its parts.
@@ -99,28 +101,33 @@ func (m *moeRun) setUp() (err error) {
 		return err
 	}
 	b.st = b.c.Stream()
-	take := func(bytes int) gpu.Ptr[byte] {
-		buf, aerr := b.c.Alloc(max(bytes, 64))
-		if aerr != nil {
-			err = errors.Join(err, aerr)
-			return gpu.Ptr[byte]{}
+	take := func(bytes int) *doorbell.Buffer {
+		if err != nil {
+			return nil
 		}
-		return buf.Ptr()
+		var buf *doorbell.Buffer
+		buf, err = b.c.Alloc(max(bytes, 64))
+		return buf
 	}
-	x := take(2 * most * b.cfg.Hidden)
-	m.out = take(2 * most * b.cfg.Hidden)
+	in, out := take(2*most*b.cfg.Hidden), take(2*most*b.cfg.Hidden)
 	for _, g := range m.layers {
 		idx, w := g.Idx[b.c.Rank()], g.Weights[b.c.Rank()]
-		in := moe.Tokens{X: x, Experts: gpu.Cast[int32](take(4 * len(idx))), Weights: gpu.Cast[float32](take(4 * len(idx)))}
+		experts, weights := take(4*len(idx)), take(4*len(w))
 		if err != nil {
 			return err
 		}
-		copy(gpu.Slice(in.Experts, len(idx)), idx)
-		copy(gpu.Slice(in.Weights, len(idx)), w)
-		m.inputs = append(m.inputs, in)
+		t := moe.Tokens{X: in.Ptr(), Experts: gpu.Cast[int32](experts.Ptr()), Weights: gpu.Cast[float32](weights.Ptr())}
+		if err := errors.Join(doorbell.Write(b.c, t.Experts, idx), doorbell.Write(b.c, t.Weights, w)); err != nil {
+			return err
+		}
+		m.inputs = append(m.inputs, t)
 	}
-	m.x, m.y = gpu.Slice(gpu.Cast[uint16](x), most*b.cfg.Hidden), gpu.Slice(gpu.Cast[uint16](m.out), most*b.cfg.Hidden)
-	return nil
+	m.in, m.out = gpu.Cast[uint16](in.Ptr()), gpu.Cast[uint16](out.Ptr())
+	m.x, m.y = make([]uint16, most*b.cfg.Hidden), make([]uint16, most*b.cfg.Hidden)
+	if in.Bytes() == nil {
+		m.clock, err = b.newClock()
+	}
+	return err
 }
 
 // routes is the routing of all ranks: each makes it for itself from the seed, or reads the file.
@@ -224,15 +231,22 @@ func (m *moeRun) checked(x *load, iter uint64) error {
 	for i := range m.y {
 		m.y[i] = 0x7fff // no result is this
 	}
+	if err := errors.Join(doorbell.Write(b.c, m.in, m.x), doorbell.Write(b.c, m.out, m.y)); err != nil {
+		return err
+	}
 	if err := m.dispatch(x); err != nil {
 		return err
 	}
-	m.form.checkRows(x, iter)
+	if err := m.form.checkRows(x, iter); err != nil {
+		return err
+	}
 	if err := m.combine(); err != nil {
 		return err
 	}
-	m.form.checkSums(x, iter)
-	return nil
+	if err := doorbell.Read(b.c, m.y, m.out); err != nil {
+		return err
+	}
+	return m.form.checkSums(x, iter)
 }
 
 func (m *moeRun) dispatch(x *load) error {

@@ -90,6 +90,12 @@ func (m *moeRun) timed(loads []*load, iters int, d, c *times) error {
 		return err
 	}
 	for i := range iters {
+		if m.clock != nil {
+			if err := m.timedByDevice(loads[i%len(loads)], d, c); err != nil {
+				return err
+			}
+			continue
+		}
 		start := time.Now()
 		if err := m.dispatch(loads[i%len(loads)]); err != nil {
 			return err
@@ -104,7 +110,8 @@ func (m *moeRun) timed(loads []*load, iters int, d, c *times) error {
 	return nil
 }
 
-// memcpys are those that a step needs, this rank's share. A function does one of them, of the load of that round.
+// memcpys are those that a step needs, this rank's share, none where the host cannot do them. A function does one of them, of
+// the load of that round.
 type memcpys struct {
 	dispatch, combine []func(round int) // in the order of report.MoE.Copies
 	close             func() error
@@ -136,5 +143,5 @@ func (m *moeRun) copy(k *memcpys, rounds int, d, c *times) error {
 	return nil
 }
 
-// piece is piece i of memory in pieces of so many bytes, round and round.
-func piece(mem []byte, i, bytes int) []byte { return mem[i%(len(mem)/bytes)*bytes:][:bytes] }
+// piece is piece i of memory in pieces of n, round and round.
+func piece[T any](mem []T, i, n int) []T { return mem[i%(len(mem)/n)*n:][:n] }

@@ -30,6 +30,9 @@ func (m *moeRun) row(loads []*load, bytes int64, moved ref.Paths, x report.MoE) 
 	for _, l := range loads {
 		x.Tokens = max(x.Tokens, l.route.MaxTokens())
 	}
+	if m.clock != nil {
+		x.Clock = "device"
+	}
 	x.OwnBytes, x.LSABytes, x.NetworkBytes = moved.Own, moved.LSA, moved.Network
 	means := []*int64{&x.Selections, &x.PaperBytes, &x.RDMABytes, &x.NVLinkBytes, &x.Messages, &x.Rows, &x.OwnBytes, &x.LSABytes, &x.NetworkBytes}
 	for i := range x.Copies {
@@ -76,8 +79,8 @@ func (b *bench) addMoE(row report.Row, parts []part) error {
 			continue
 		}
 		s = s.plus(p.MoE.Stages)
-		for i := range copies {
-			copies[i] = copies[i].plus(p.MoE.Copies[i])
+		for i, w := range p.MoE.Copies {
+			copies[i] = copies[i].plus(w)
 		}
 		var h report.Hist
 		if err := h.UnmarshalBinary(p.Hist); err != nil {

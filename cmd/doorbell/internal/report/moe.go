@@ -37,6 +37,10 @@ type MoE struct {
 	LSABytes     int64 `json:"lsa_bytes"`         // stored into windows of other ranks, or read there
 	NetworkBytes int64 `json:"network_bytes"`     // put to other ranks: what crosses the network
 
+	// Clock is "device" where it timed operations, without the host's part of launches and with its caches emptied before each;
+	// empty: the host did.
+	Clock string `json:"clock,omitempty"`
+
 	// Stages, measured in rounds of their own. Of ll all have sent before anybody receives, and wait is what is left of the mean
 	// operation. Of ht's dispatch they are by the device's clock, and layout is until all ranks have told each other theirs.
 	LayoutUS float64 `json:"layout_us,omitempty"`
@@ -101,6 +105,9 @@ func writeMoE(w io.Writer, x Row, ranks bool) {
 		shape += fmt.Sprintf(", %d layers in turn", m.Layers)
 	}
 	fmt.Fprintf(w, "%s: %s; on %s\n", x.Label, shape, m.Machine)
+	if m.Clock != "" {
+		fmt.Fprintf(w, "  timed by the %s's clock, with its caches emptied before each step\n", m.Clock)
+	}
 	m.writeBytes(w, x.Bytes)
 	var stages []string
 	for _, stage := range []struct {
@@ -114,11 +121,11 @@ func writeMoE(w io.Writer, x Row, ranks bool) {
 	if len(stages) > 0 {
 		fmt.Fprintf(w, "  stages: %s\n", strings.Join(stages, ", "))
 	}
-	var copies []string
-	for _, c := range m.Copies {
-		copies = append(copies, fmt.Sprintf("%s %d x %d B in %s us", c.What, c.Times, c.Bytes, decimals(c.US)))
-	}
-	if len(copies) > 0 {
+	if m.CopyRatio > 0 {
+		var copies []string
+		for _, c := range m.Copies {
+			copies = append(copies, fmt.Sprintf("%s %d x %d B in %s us", c.What, c.Times, c.Bytes, decimals(c.US)))
+		}
 		fmt.Fprintf(w, "  memcpys that it needs: %s; the operation takes %sx that\n", strings.Join(copies, ", "), decimals(m.CopyRatio))
 	}
 	if !ranks {
