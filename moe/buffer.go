@@ -115,17 +115,17 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 	return err
 }
 
-// defaultGrid is a warp of the software device, where more of one rank wait for each other, and a block for each
-// multiprocessor of a GPU, which holds 64 warps.
+// defaultGrid is a warp of the software device, where more of one rank wait for each other, and on a GPU a block for each
+// multiprocessor of the rank's share, which holds 64 warps; there are no registers for two.
 func defaultGrid(c *doorbell.Comm) doorbell.Grid {
 	if c.Info().Device == "soft" {
 		return doorbell.Grid{Blocks: 1, Warps: 1}
 	}
-	return doorbell.Grid{Blocks: max(c.Warps()/64, 1), Warps: 16}
+	return doorbell.Grid{Blocks: max(c.Warps()/64, 1), Warps: 8}
 }
 
-// SetGrid says how many blocks and warps the kernels run with, of which a block has 16 at most. The default is one warp of the
-// software device; on a GPU, a block of 16 for each multiprocessor of the rank's share.
+// SetGrid says how many blocks and warps the kernels run with; on a GPU a block has 8 at most. The default is one warp of the
+// software device, and on a GPU a block of 8 for each multiprocessor of the rank's share.
 func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid = g }
 
 // Options are the buffer's, with defaults filled in.

@@ -7,15 +7,14 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// LLReturn sends the experts' outputs back to where their tokens came from, a warp for each local expert and rank, and
-// says behind them that the expert has answered.
+// LLReturn sends the experts' outputs back to where their tokens came from, a block for each local expert and rank and a warp
+// for each row, and says behind them that the expert has answered.
 //
-//gpu:kernel warps=16
+//gpu:kernel warps=8
 func LLReturn(t gpu.Thread, a LL) {
-	if a.Faults.over(t) {
+	if a.Faults.overBlock(t) {
 		return
 	}
-	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	first := a.first(a.DC.Rank)
 	locals := a.first(a.DC.Rank+1) - first
 	world := gin.World(&a.DC)
@@ -23,7 +22,7 @@ func LLReturn(t gpu.Thread, a LL) {
 		n := a.Answers.At(int(a.set()))
 		n.Store(n.Load() + 1)
 	}
-	for i := warp; i < locals*a.DC.Ranks; i += warps {
+	for i := t.Block(); i < locals*a.DC.Ranks; i += t.Blocks() {
 		local, dst := i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks
 		if a.Missing.has(dst) {
 			continue
@@ -31,7 +30,7 @@ func LLReturn(t gpu.Thread, a LL) {
 		b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
 		c := gin.Open(&a.DC, a.context(local))
 		p := a.lsa(dst)
-		for j := range b.Rows {
+		for j := uint32(t.Warp()); j < b.Rows; j += uint32(t.Warps()) {
 			row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.Begin+j)
 			f := a.Infos.At(int(row)).Load()
 			if f.Token < 0 {
@@ -45,8 +44,14 @@ func LLReturn(t gpu.Thread, a LL) {
 				s = c.Put(gin.ByWarp(t), world, dst, a.Recv, a.back(f.Token, f.K), a.Out, at, a.row(), gin.None())
 			}
 			if !a.sent(t, s, dst, local) {
-				return
+				break
 			}
+		}
+		if a.Faults.overBlock(t) {
+			return // and nobody is told that the expert has answered
+		}
+		if t.Warp() > 0 {
+			continue
 		}
 		var s gin.Status
 		if p >= 0 {
@@ -60,44 +65,58 @@ func LLReturn(t gpu.Thread, a LL) {
 	}
 }
 
-// LLCombine waits until each expert has answered, and adds up the answers of each token with its weights, a warp each.
+// LLCombine waits until each expert has answered, and adds up the answers of each token with its weights, a block each.
 // In float32, selections in order: round(w*v), then round(acc+p), at the end to BF16; nothing is fused, so that each
 // device gives the same bits.
 //
-//gpu:kernel warps=16
+//gpu:kernel warps=8
 func LLCombine(t gpu.Thread, a LL) {
-	if a.Faults.over(t) {
+	if a.Faults.overBlock(t) {
 		return
 	}
-	want := a.Answers.At(int(a.set())).Load()
-	for e := range a.Experts {
-		rank := a.owner(e)
-		if a.Missing.has(rank) {
-			continue
+	if a.Waited.IsNil() || t.Block() != 0 { // all blocks wait for the same
+		for e := t.Index(); e < a.Experts && a.answered(t, e); e += t.Threads() {
 		}
-		c := gin.Open(&a.DC, a.context(e-a.first(rank)))
-		since := a.clock(t)
-		s := c.WaitSignal(gin.ByWarp(t), a.combineSignal(a.set(), e), want, 64, gin.FromTeam(gin.World(&a.DC)))
-		if t.Block() == 0 && t.Index() == 0 { // all warps wait for the same
+	} else {
+		for rank := t.Index(); rank < a.DC.Ranks; rank += t.Threads() {
+			e, end := a.first(rank), a.first(rank+1)
+			if e == end || a.Missing.has(rank) {
+				continue
+			}
+			since := a.clock(t)
+			for e < end && a.answered(t, e) {
+				e++
+			}
 			a.waited(t, rank, since)
 		}
-		if s != gin.OK {
-			if t.Lane() == 0 {
-				a.fail(s, FaultAnswer, rank, int64(e), 0)
-			}
-			return
-		}
 	}
-	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
-	for token := warp; token < a.tokens(); token += warps {
+	if a.Faults.overBlock(t) {
+		return
+	}
+	for token := t.Block(); token < a.tokens(); token += t.Blocks() {
 		a.combine(t, token)
 	}
 }
 
+// answered waits until an expert has answered. A thread calls it.
+func (a *LL) answered(t gpu.Thread, e int32) bool {
+	rank := a.owner(e)
+	if a.Missing.has(rank) {
+		return true
+	}
+	c := gin.Open(&a.DC, a.context(e-a.first(rank)))
+	s := c.WaitSignal(gin.ByThread(t), a.combineSignal(a.set(), e), a.Answers.At(int(a.set())).Load(), 64, gin.FromTeam(gin.World(&a.DC)))
+	if s != gin.OK {
+		a.fail(s, FaultAnswer, rank, int64(e), 0)
+	}
+	return s == gin.OK
+}
+
+// combine is of one token, by all threads of a block.
 func (a *LL) combine(t gpu.Thread, token int32) {
 	out, in := gpu.Cast[uint32](a.Y.Byte(uint64(token)*a.row())), a.Recv.Base.Byte(a.back(token, 0))
 	pairs := a.Hidden / 2
-	for at := t.Lane() * sumPairs; at < pairs; at += sumPairs * gpu.WarpSize {
+	for at := t.Index() * sumPairs; at < pairs; at += sumPairs * t.Threads() {
 		var s sum
 		n := min(pairs-at, sumPairs)
 		for k := range a.TopK {

@@ -55,11 +55,12 @@ func LLCount(t gpu.Thread, a LL) {
 	}
 }
 
-// LLSend sends each token to its experts, a warp each, and to each box its count behind the last message.
+// LLSend sends each token to its experts, and to each box its count behind the last message. A block makes a token's message,
+// and its warps send it, each to another expert.
 //
-//gpu:kernel warps=16
+//gpu:kernel warps=8
 func LLSend(t gpu.Thread, a LL) {
-	if a.Faults.over(t) {
+	if a.Faults.overBlock(t) {
 		return
 	}
 	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
@@ -69,25 +70,27 @@ func LLSend(t gpu.Thread, a LL) {
 			a.sendCount(t, box, 0) // none is told too
 		}
 	}
-	for token := warp; token < a.tokens(); token += warps {
+	for token := t.Block(); token < a.tokens(); token += t.Blocks() {
 		at := (uint64(a.set())*uint64(a.MaxTokens) + uint64(token)) * a.msg()
 		msg := a.Stage.Base.Byte(at)
-		if t.Lane() == 0 {
+		if t.Index() == 0 {
 			gpu.Cast[Header](msg).Store(Header{Token: uint32(token), Op: uint32(a.op())})
 			for k := range a.TopK {
 				gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Store(uint16(a.expert(token, k)))
 			}
 		}
 		if x := a.X.Byte(uint64(token) * a.row()); a.Format == int32(BF16) {
-			gpu.CopyWarp(t, msg.Byte(uint64(a.Head)), x, a.row())
+			share := (a.row()/uint64(t.Warps()) + 63) &^ 63 // CopyBlock would need more registers than there are
+			from := min(uint64(t.Warp())*share, a.row())
+			gpu.CopyWarp(t, msg.Byte(uint64(a.Head)+from), x.Byte(from), min(share, a.row()-from))
 		} else {
 			q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
-			q.quantise(t, msg.Byte(uint64(a.Head)), x)
+			q.quantise(t, msg.Byte(uint64(a.Head)), x, t.Warp(), t.Warps())
 		}
-		t.SyncWarp()
-		for k := range a.TopK {
+		t.SyncBlock()
+		for k := t.Warp(); k < a.TopK; k += t.Warps() {
 			if box := a.goes(token, k); box >= 0 {
-				a.sendMessage(t, box, a.take(t, box, token*a.TopK+k), msg, at)
+				a.sendMessage(t, box, a.take(t, box, token*a.TopK+k), at)
 			}
 		}
 	}
@@ -114,7 +117,8 @@ func (a *LL) take(t gpu.Thread, box, i int32) uint32 {
 	return gpu.ShflIdx(t, n, 0)
 }
 
-func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, msg gpu.Ptr[byte], at uint64) {
+// sendMessage sends what is at an offset of the staging window as number n of a box.
+func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, at uint64) {
 	if n >= uint32(a.BoxCap) {
 		return
 	}
@@ -123,7 +127,7 @@ func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, msg gpu.Ptr[byte], a
 	to := a.slot(local, a.DC.Rank, int32(n))
 	var s gin.Status
 	if p := a.lsa(rank); p >= 0 {
-		s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, msg, a.msg())
+		s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, a.Stage.Base.Byte(at), a.msg())
 		t.SyncWarp() // lane 0 releases, to who sends the count, what each lane has stored
 	} else {
 		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Recv, to, a.Stage, at, a.msg(), gin.None())

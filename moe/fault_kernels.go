@@ -63,6 +63,32 @@ func (f *Faults) tell(i int, r Result) {
 
 func (f *Faults) failed() bool { return gpu.Load(f.Failed, gpu.Relaxed, gpu.ScopeGPU) != 0 }
 
+// overBlock says whether operations have failed, the same to all threads of a block: it may happen while they look. What they
+// did before is ordered before what they do after.
+func (f *Faults) overBlock(t gpu.Thread) bool {
+	t.SyncBlock() // one thread's own failure is seen too
+	n := uint32(0)
+	if t.Index() == 0 && f.failed() {
+		n = 1
+	}
+	return fromFirst(t, n) != 0
+}
+
+// fromFirst gives the first thread's number to all of a block.
+func fromFirst(t gpu.Thread, v uint32) uint32 {
+	p := firstWord.Of(t)
+	if t.Index() == 0 {
+		*p = v
+	}
+	t.SyncBlock()
+	v = *p
+	t.SyncBlock()
+	return v
+}
+
+// firstWord is fromFirst's.
+var firstWord gpu.Shared[uint32]
+
 // over says whether operations have failed, the same to all lanes of a warp: it may happen while they look.
 func (f *Faults) over(t gpu.Thread) bool {
 	n := uint32(0)

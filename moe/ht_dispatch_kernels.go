@@ -92,7 +92,7 @@ func (a *HT) rowOf(t gpu.Thread, token int32) htRow {
 		q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
 		to := a.Scratch.Byte(uint64(t.Block()*t.Warps()+t.Warp()) * uint64(a.Payload))
 		t.SyncWarp()
-		q.quantise(t, to, r.payload)
+		q.quantise(t, to, r.payload, 0, 1)
 		t.SyncWarp()
 		r.payload = to
 	}

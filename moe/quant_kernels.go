@@ -19,25 +19,27 @@ const (
 // rowFormat is how rows are sent: see the kernels' arguments of the same names.
 type rowFormat struct{ Format, Hidden, Values, Payload int32 }
 
-// quantise writes a row of BF16 as e4m3 and its scales, 4 elements a lane at a time. All lanes of a warp call it.
-func (a *rowFormat) quantise(t gpu.Thread, row, from gpu.Ptr[byte]) {
+// quantise writes a row of BF16 as e4m3 and its scales, 4 elements a lane at a time. All lanes of a warp call it, of each of
+// so many warps that share the row.
+func (a *rowFormat) quantise(t gpu.Thread, row, from gpu.Ptr[byte], warp, warps int32) {
 	x, q := gpu.Cast[gpu.U32x2](from), gpu.Cast[uint32](row)
 	fours, space := a.Hidden/4, a.Values/4
 	groups := (a.Hidden + groupSize - 1) / groupSize
-	for g := range groups {
+	for g := warp; g < groups; g += warps {
 		first, end := g*groupFours, min((g+1)*groupFours, fours)
 		top := topOf(t, x, first, end)
 		by := a.storeScale(t, row.Byte(uint64(a.Values)), g, max(math.Float32frombits(top<<16), leastTop))
 		codes(t, q, x, first, end, by)
 	}
-	for i := fours + t.Lane(); i < space; i += gpu.WarpSize {
+	lane, lanes := warp*gpu.WarpSize+t.Lane(), warps*gpu.WarpSize
+	for i := fours + lane; i < space; i += lanes {
 		q.At(int(i)).Store(0)
 	}
 	used := 4 * groups
 	if a.Format == int32(FP8UE8M0) {
 		used = groups
 	}
-	for i := a.Values + used + t.Lane(); i < a.Payload; i += gpu.WarpSize {
+	for i := a.Values + used + lane; i < a.Payload; i += lanes {
 		row.Byte(uint64(i)).Store(0)
 	}
 }

@@ -7,53 +7,52 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// LLReceive waits for what each rank sent to each local expert, a warp each, and packs the rows of an expert together.
+// LLReceive waits for what each rank sent to each local expert, a block each, and packs the rows of an expert together.
 //
-//gpu:kernel warps=16
+//gpu:kernel warps=8
 func LLReceive(t gpu.Thread, a LL) {
-	if a.Faults.over(t) {
+	if a.Faults.overBlock(t) {
 		return
 	}
-	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
 	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
 	if a.Deterministic != 0 {
-		for local := warp; local < locals; local += warps {
+		for local := t.Block(); local < locals; local += t.Blocks() {
 			for src := range a.DC.Ranks {
-				a.receive(t, local, src) // one warp alone: the blocks are in this order
+				a.receive(t, local, src) // one block alone: the rows are in this order
 			}
 		}
 		return
 	}
-	for i := warp; i < locals*a.DC.Ranks; i += warps {
+	for i := t.Block(); i < locals*a.DC.Ranks; i += t.Blocks() {
 		// Nearest ranks first, and not all wait for rank 0.
 		a.receive(t, i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks)
 	}
 }
 
-// receive packs what a rank sent to a local expert behind what is there of the expert's.
+// receive packs what a rank sent to a local expert behind what is there of the expert's: the block's first warp waits for it,
+// all of them copy rows.
 func (a *LL) receive(t gpu.Thread, local, src int32) {
 	e := a.first(a.DC.Rank) + local
 	box := local
 	if a.PerRank != 0 {
 		box = 0
 	}
-	messages := uint32(0)
-	if !a.Missing.has(src) {
-		messages = a.awaitCount(t, box, src, e)
+	messages, rows, begin := uint32(0), uint32(0), uint32(0)
+	if t.Warp() == 0 {
+		if !a.Missing.has(src) {
+			messages = a.awaitCount(t, box, src, e)
+		}
+		if rows = messages; a.PerRank != 0 {
+			rows = a.rowsOf(t, src, e, messages)
+		}
+		if t.Lane() == 0 {
+			begin = gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
+			a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
+			a.took(local, rows)
+		}
 	}
-	rows := messages
-	if a.PerRank != 0 {
-		rows = a.rowsOf(t, src, e, messages)
-	}
-	begin := uint32(0)
-	if t.Lane() == 0 {
-		begin = gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
-		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
-		a.took(local, rows)
-	}
-	begin = gpu.ShflIdx(t, begin, 0)
-	row := int(local*a.DC.Ranks)*int(a.Cap) + int(begin)
-	end := row + int(rows)
+	messages, rows, begin = fromFirst(t, messages), fromFirst(t, rows), fromFirst(t, begin)
+	to, row := int(local*a.DC.Ranks)*int(a.Cap)+int(begin), uint32(0)
 	first := a.Recv.Base.Byte(a.slot(box, src, 0))
 	for j := range messages {
 		msg := first.Byte(uint64(j) * a.msg())
@@ -61,11 +60,13 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 		if a.PerRank != 0 {
 			times = a.names(msg, e)
 		}
-		for i := int32(0); i < times && row < end; i++ {
-			if t.Lane() == 0 {
-				a.Infos.At(row).Store(a.info(local, src, int32(j), i, e, msg))
+		for i := int32(0); i < times && row < rows; i++ {
+			if int32(row)%t.Warps() == t.Warp() {
+				if t.Lane() == 0 {
+					a.Infos.At(to + int(row)).Store(a.info(local, src, int32(j), i, e, msg))
+				}
+				gpu.CopyWarp(t, a.Rows.Byte(uint64(to+int(row))*a.payload()), msg.Byte(uint64(a.Head)), a.payload())
 			}
-			gpu.CopyWarp(t, a.Rows.Byte(uint64(row)*a.payload()), msg.Byte(uint64(a.Head)), a.payload())
 			row++
 		}
 	}
