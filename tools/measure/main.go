@@ -197,6 +197,7 @@ type result struct {
 		Max          float64 `json:"max_us"`
 		CheckedBytes int64   `json:"checked_bytes"`
 		MoE          struct {
+			Tokens    int
 			CopyRatio float64 `json:"copy_ratio"`
 		}
 	}

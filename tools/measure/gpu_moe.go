@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "fmt"
+
+// moeP50 is the median of an operation with so many tokens.
+func moeP50(label string, tokens int) func(*gpuRun) float64 {
+	return func(r *gpuRun) float64 {
+		for _, row := range r.bench.Rows {
+			if row.Label == label && row.MoE.Tokens == tokens {
+				return row.P50
+			}
+		}
+		return 0
+	}
+}
+
+// moeCases are dispatch and combine on one GPU, by its clock. Targets of one rank are DeepEP 1.2.1's medians there.
+func moeCases() (all []gpuCase) {
+	add := func(name, what, args string, tokens int, dispatch, combine string) {
+		for _, op := range []struct{ label, target string }{{"dispatch", dispatch}, {"combine", combine}} {
+			all = append(all, gpuCase{name: name + ", " + op.label, what: what, unit: "us", better: "less", target: op.target, ours: "bench " + args + lsaFlags, pick: moeP50(op.label, tokens)})
+		}
+	}
+	for _, x := range []struct {
+		tokens             int
+		fp8, bf16, combine string
+	}{{1, "14.6", "15.3", "13.2"}, {8, "15.1", "16.2", "14.2"}, {128, "20.9", "26.2", "25.2"}} {
+		at, most := fmt.Sprintf("ll, 1 rank, %d tokens", x.tokens), func(us string) string { return "at most " + us + " us" }
+		const what, args = "288 experts, hidden 7,168, top-8, all local, L2 emptied before", "ll -n 1 --experts 288 --tokens 1,8,128"
+		add(at+", FP8", what, args+" --dtype fp8", x.tokens, most(x.fp8), most(x.combine))
+		add(at+", BF16", what, args, x.tokens, most(x.bf16), most(x.combine))
+	}
+	for _, ranks := range []int{4, 8} {
+		add(fmt.Sprintf("ll, %d ranks, 128 tokens, FP8", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ll -n %d --experts 256 --tokens 128 --dtype fp8", ranks), 128, "", "")
+		add(fmt.Sprintf("ht, %d ranks, 1,024 tokens, BF16", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ht -n %d --experts 256 --tokens 1024", ranks), 1024, "", "")
+	}
+	add("ll, 4 ranks on 2 virtual nodes, 128 tokens", "32 experts, hidden 7,168, top-8, BF16, stores inside a node and puts by the proxy between", "ll -n 4 --ranks-per-node 2 --tokens 128", 128, "", "")
+	return all
+}
