@@ -5,6 +5,7 @@ package moe
 import (
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/num"
 )
 
 // LLReturn sends the experts' outputs back to where their tokens came from, a block for each local expert and rank and a warp
@@ -116,6 +117,10 @@ func (a *LL) answered(t gpu.Thread, e int32) bool {
 func (a *LL) combine(t gpu.Thread, token int32) {
 	out, in := gpu.Cast[uint32](a.Y.Byte(uint64(token)*a.row())), a.Recv.Base.Byte(a.back(token, 0))
 	pairs := a.Hidden / 2
+	if gpu.WarpSize == 1 {
+		a.combineRows(t, token, out, gpu.Cast[uint32](in), pairs)
+		return
+	}
 	for at := t.Index() * sumPairs; at < pairs; at += sumPairs * t.Threads() {
 		var s sum
 		n := min(pairs-at, sumPairs)
@@ -128,4 +133,22 @@ func (a *LL) combine(t gpu.Thread, token int32) {
 		}
 		s.store(gpu.Slice(out.At(int(at)), int(n)))
 	}
+}
+
+// combineRows is combine where all of a token's answers are added up in one pass.
+func (a *LL) combineRows(t gpu.Thread, token int32, out, in gpu.Ptr[uint32], pairs int32) {
+	var at [MaxTopK]int
+	var w [MaxTopK]float32
+	n := 0
+	for k := range a.TopK {
+		if a.expert(token, k) >= 0 {
+			at[n], w[n] = int(k)*int(pairs), a.Weights.At(int(token)*int(a.TopK)+int(k)).Load()
+			n++
+		}
+	}
+	share := (pairs + t.Threads() - 1) / t.Threads()
+	from := min(t.Index()*share, pairs)
+	share = min(share, pairs-from)
+	rows := gpu.Slice(in, int(a.TopK)*int(pairs))[from:]
+	num.SumPairs(gpu.Slice(out.At(int(from)), int(share)), rows, at[:n], w[:n])
 }

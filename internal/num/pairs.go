@@ -16,6 +16,21 @@ func AddPairs(lo, hi []float32, v []uint32, w float32) {
 	}
 }
 
+// SumPairs fills out with sums of rows of bf16 pairs, rounded as RoundPairs does: of each row that begins at at[j] in v, in
+// turn, w[j] times its words. It is AddPairs for each row and RoundPairs, in one pass that keeps the sums in registers.
+func SumPairs(out, v []uint32, at []int, w []float32) {
+	w = w[:len(at)]
+	for i := sumVectors(out, v, at, w); i < len(out); i++ {
+		var lo, hi float32
+		for j, from := range at {
+			x := v[from+i]
+			lo += float32(w[j] * math.Float32frombits(x<<16))
+			hi += float32(w[j] * math.Float32frombits(x&0xffff0000))
+		}
+		out[i] = round(lo)>>16 | round(hi)&0xffff0000
+	}
+}
+
 // RoundPairs rounds pairs to bf16, to the nearest and ties to even, any NaN to 0x7fff. lo and hi are as long as out, or
 // longer.
 func RoundPairs(out []uint32, lo, hi []float32) {

@@ -6,7 +6,7 @@ package num
 
 import "golang.org/x/sys/cpu"
 
-// What the vector units do: so many words from the first, a multiple of 8. The race detector does not see what they touch,
+// What the vector units do: so many words from the first, a multiple of 8 or 16. The race detector does not see what they touch,
 // and its builds have none of it.
 
 func addVectors(lo, hi []float32, v []uint32, w float32) int {
@@ -29,8 +29,23 @@ func roundVectors(out []uint32, lo, hi []float32) int {
 	return n
 }
 
+func sumVectors(out, v []uint32, at []int, w []float32) int {
+	n := len(out) &^ 15
+	if n == 0 || len(at) == 0 || !cpu.X86.HasAVX2 {
+		return 0
+	}
+	for _, from := range at {
+		_ = v[from : from+n]
+	}
+	sumAVX2(&out[0], &v[0], &at[0], &w[0], len(at), n)
+	return n
+}
+
 //go:noescape
 func addAVX2(lo, hi *float32, v *uint32, n int, w float32)
 
 //go:noescape
 func roundAVX2(out *uint32, lo, hi *float32, n int)
+
+//go:noescape
+func sumAVX2(out, v *uint32, at *int, w *float32, rows, n int)

@@ -4,6 +4,24 @@
 
 #include "textflag.h"
 
+// ROUND rounds low halves and high ones to words in HI, with the constants of sumAVX2.
+#define ROUND(LO, HI) \
+	VCMPPS $3, LO, LO, Y8; \ // NaN
+	VCMPPS $3, HI, HI, Y9; \
+	VPSRLD $16, LO, Y10; \
+	VPSRLD $16, HI, Y11; \
+	VPAND Y12, Y10, Y10; \
+	VPAND Y12, Y11, Y11; \
+	VPADDD Y13, Y10, Y10; \
+	VPADDD Y13, Y11, Y11; \
+	VPADDD Y10, LO, LO; \
+	VPADDD Y11, HI, HI; \
+	VPSRLD $16, LO, LO; \
+	VPAND Y14, HI, HI; \
+	VPBLENDVB Y8, Y13, LO, LO; \
+	VPBLENDVB Y9, Y15, HI, HI; \
+	VPOR LO, HI, HI
+
 // func addAVX2(lo, hi *float32, v *uint32, n int, w float32)
 TEXT ·addAVX2(SB), NOSPLIT, $0-36
 	MOVQ lo+0(FP), AX
@@ -68,5 +86,58 @@ round:
 	ADDQ $32, CX
 	SUBQ $8, DX
 	JNZ round
+	VZEROUPPER
+	RET
+
+// func sumAVX2(out, v *uint32, at *int, w *float32, rows, n int)
+TEXT ·sumAVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), AX
+	MOVQ v+8(FP), BX
+	MOVQ at+16(FP), CX
+	MOVQ w+24(FP), DX
+	MOVQ rows+32(FP), SI
+	MOVQ n+40(FP), DI
+	VPCMPEQD Y1, Y1, Y1
+	VPSRLD $31, Y1, Y12 // 1
+	VPSRLD $17, Y1, Y13 // 0x7fff
+	VPSLLD $16, Y13, Y15 // 0x7fff0000
+	VPSLLD $16, Y1, Y14 // the high halves
+
+words:
+	VXORPS Y4, Y4, Y4 // low and high halves of 8 words, and of the next 8
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ R8, R8
+
+row:
+	MOVQ (CX)(R8*8), R9
+	VBROADCASTSS (DX)(R8*4), Y0
+	VMOVDQU (BX)(R9*4), Y2
+	VMOVDQU 32(BX)(R9*4), Y8
+	VPSLLD $16, Y2, Y3
+	VPAND Y14, Y2, Y2
+	VPSLLD $16, Y8, Y9
+	VPAND Y14, Y8, Y8
+	VMULPS Y0, Y3, Y3
+	VMULPS Y0, Y2, Y2
+	VMULPS Y0, Y9, Y9
+	VMULPS Y0, Y8, Y8
+	VADDPS Y4, Y3, Y4
+	VADDPS Y5, Y2, Y5
+	VADDPS Y6, Y9, Y6
+	VADDPS Y7, Y8, Y7
+	INCQ R8
+	CMPQ R8, SI
+	JLT row
+
+	ROUND(Y4, Y5)
+	ROUND(Y6, Y7)
+	VMOVDQU Y5, (AX)
+	VMOVDQU Y7, 32(AX)
+	ADDQ $64, AX
+	ADDQ $64, BX
+	SUBQ $16, DI
+	JNZ words
 	VZEROUPPER
 	RET

@@ -7,3 +7,5 @@ package num
 func addVectors(_, _ []float32, _ []uint32, _ float32) int { return 0 }
 
 func roundVectors(_ []uint32, _, _ []float32) int { return 0 }
+
+func sumVectors(_, _ []uint32, _ []int, _ []float32) int { return 0 }
