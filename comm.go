@@ -215,9 +215,6 @@ func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	if err := c.live("survivors"); err != nil {
 		return nil, err
 	}
-	if c.nic != nil {
-		return nil, fmt.Errorf("rank %d: survivors: with backend gdaki the ranks that are left make no new queue pairs yet; proxy is accepted: %w", c.rank, ErrCannot)
-	}
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	set, err := c.group.Survivors(ctx)

@@ -187,8 +187,11 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 	if err != nil {
 		return err
 	}
-	if err := dc.layOut(p); err != nil || c.nic != nil {
+	if err := dc.layOut(p); err != nil {
 		return err
+	}
+	if c.nic != nil {
+		return dc.pairs.Settle(ctx, c.isOut)
 	}
 	c.mu.Lock()
 	c.nextCtx = base + int32(dc.needs.Contexts) // the same on all ranks, also after a call that failed on some of them

@@ -45,14 +45,19 @@ func (dc *DevComm) createPairs(ctx context.Context, p plan) (err error) {
 	return errors.Join(err, werr)
 }
 
-// connectPairs joins this rank's queue pairs to its peers', whose addresses are by rank and queue.
+// connectPairs joins this rank's queue pairs to its peers', whose addresses are by rank and queue. Those to ranks that are out
+// stay alone.
 func (dc *DevComm) connectPairs(ctx context.Context, p plan, addresses [][][]byte) error {
 	me := dc.comm.rank
 	if dc.needs.Rail {
 		me /= dc.comm.lsaSize
 	}
-	return dc.pairs.Connect(ctx, func(queue int) []byte {
-		return addresses[dc.pairs.World(queue)][queue-queue%p.peers+me]
+	return dc.pairs.Connect(ctx, func(queue int) (address []byte, there bool) {
+		peer := dc.pairs.World(queue)
+		if dc.comm.isOut(peer) {
+			return nil, false
+		}
+		return addresses[peer][queue-queue%p.peers+me], true
 	})
 }
 

@@ -45,7 +45,7 @@ func init() {
 	devnic.Register(shortNIC{softnic})
 }
 
-// TestGDAKIRefuses: a NIC that is not there, a queue deeper than the NIC's, and to go on without a rank are refused by name.
+// TestGDAKIRefuses: a NIC that is not there, and a queue deeper than the NIC's are refused by name.
 func TestGDAKIRefuses(t *testing.T) {
 	each(t, local(t, 2, doorbell.Options{Backend: "gdaki"}), func(r *rank) {
 		if i := r.Info(); i.Backend != "gdaki" || i.NIC != "softnic" || !i.Emulated {
@@ -54,8 +54,6 @@ func TestGDAKIRefuses(t *testing.T) {
 		_, err := r.DevComm(r.ctx, doorbell.Needs{QueueDepth: 1 << 15})
 		says(r, err, "a queue that is too deep", "softnic", "depth 65536", "32768")
 		r.drop(r.devComm(doorbell.Needs{QueueDepth: 1 << 14, Signals: 1, Counters: 1}))
-		_, err = r.Survivors(r.ctx)
-		says(r, err, "survivors", "gdaki", "proxy is accepted")
 	})
 	t.Setenv("DOORBELL_NIC", "none")
 	_, err := doorbell.Local(2, doorbell.Options{Backend: "gdaki", Log: quiet()})
@@ -163,6 +161,25 @@ func TestGDAKILost(t *testing.T) {
 			ok(c.PutValue(co, world, 0, recv.Device(), 0, 1, 8, gin.StrongInc(0)), "put to itself")
 			ok(c.FlushPeer(co, world, 0), "flush of that")
 		})
+	})
+}
+
+// TestGDAKIOut: among survivors a signal to a rank that is out, which has no queue pair, ends with PeerLost.
+func TestGDAKIOut(t *testing.T) {
+	cs := local(t, 3, doorbell.Options{Backend: "gdaki"})
+	cs[2].Kill()
+	each(t, cs[:2], func(r *rank) {
+		r.survivors(0, 1)
+		dc := r.devComm(doorbell.Needs{Signals: 1})
+		r.run(func(t gpu.Thread) {
+			d, co := dc.Device(), gin.ByThread(t)
+			c, world, other := gin.Open(&d, 0), gin.World(&d), 1-d.Rank
+			expect(c.Signal(co, world, 2, gin.StrongInc(0)), gin.PeerLost, "signal to one that is out")
+			ok(c.Signal(co, world, other, gin.StrongInc(0)), "signal")
+			ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, other)), "wait")
+		})
+		r.sync()
+		r.drop(dc)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
@@ -129,9 +130,12 @@ func (r *rank) survivors(want ...int) {
 
 // Survivors make windows and device communicators, and move data by puts and by stores, one loss after another.
 func TestSurvivors(t *testing.T) {
-	for _, w := range []world{{ranks: 4, perNode: 2}, {ranks: 5}, {ranks: 3, perNode: 1, progress: "thread"}} {
+	for _, w := range []world{
+		{ranks: 4, perNode: 2}, {ranks: 5}, {ranks: 3, perNode: 1, progress: "thread"},
+		{ranks: 4, perNode: 2, backend: "gdaki"}, {ranks: 3, perNode: 1, progress: "thread", backend: "gdaki"},
+	} {
 		t.Run(w.String(), func(t *testing.T) {
-			cs := local(t, w.ranks, doorbell.Options{RanksPerNode: w.perNode, Progress: w.progress})
+			cs := local(t, w.ranks, doorbell.Options{RanksPerNode: w.perNode, Progress: w.progress, Backend: w.backend})
 			each(t, cs, func(r *rank) { r.must(putsAmong(r, all(w.ranks))) })
 			for victim := range w.ranks - 1 {
 				if victim%2 == 0 {
@@ -156,7 +160,13 @@ func TestSurvivors(t *testing.T) {
 // A rank that the others take for dead lives and writes on, by puts and by stores. Nothing of it comes into the memory that
 // the survivors have made since, and it is told that it has no part any more.
 func TestSurvivorsOfOneThatLives(t *testing.T) {
-	cs := local(t, 3, doorbell.Options{})
+	for _, backend := range []string{"proxy", "gdaki"} {
+		t.Run(backend, func(t *testing.T) { survivorsOfOneThatLives(t, backend) })
+	}
+}
+
+func survivorsOfOneThatLives(t *testing.T, backend string) {
+	cs := local(t, 3, doorbell.Options{Backend: backend})
 	var over atomic.Bool
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -216,14 +226,14 @@ func TestSurvivorsAtRandomMoments(t *testing.T) {
 		rounds = 200
 	}
 	rnd := testenv.Random(t)
-	for range rounds {
+	for round := range rounds {
 		n := 2 + rnd.IntN(4)
 		doomed := rnd.Perm(n)[:rnd.IntN(n)]
 		delay := make([]time.Duration, n)
 		for _, r := range doomed {
 			delay[r] = time.Duration(1+rnd.IntN(20_000)) * time.Microsecond
 		}
-		cs := local(t, n, doorbell.Options{RanksPerNode: []int{n, 1}[rnd.IntN(2)]})
+		cs := local(t, n, doorbell.Options{RanksPerNode: []int{n, 1}[rnd.IntN(2)], Backend: []string{"proxy", "gdaki"}[round%2]})
 		ends := make([][]int, n)
 		each(t, cs, func(r *rank) {
 			if d := delay[r.Rank()]; d > 0 {
@@ -260,10 +270,10 @@ func TestSurvivorsAtRandomMoments(t *testing.T) {
 // Processes are killed at random moments; the others go on among themselves, over each network.
 func TestSurvivorsOfProcesses(t *testing.T) {
 	rnd := testenv.Random(t)
-	for _, network := range []string{"shm", "tcp"} {
-		t.Run(network, func(t *testing.T) {
+	for _, over := range []struct{ network, backend string }{{"shm", "proxy"}, {"tcp", "proxy"}, {"shm", "gdaki"}, {"tcp", "gdaki"}} {
+		t.Run(over.network+" "+over.backend, func(t *testing.T) {
 			const n = 4
-			cs := startJob(t, "survivors", n, all(n), "DOORBELL_NET="+network)
+			cs := startJob(t, "survivors", n, all(n), "DOORBELL_NET="+over.network, env.Backend.Name()+"="+over.backend)
 			for _, c := range cs {
 				c.mark("at work")
 			}

@@ -109,21 +109,38 @@ func (dc *DevComm) Addresses() [][]byte {
 	return all
 }
 
-// Connect joins each queue pair to its peer's, whose address theirs says, and each companion to itself.
-func (dc *DevComm) Connect(ctx context.Context, theirs func(queue int) []byte) (err error) {
+// Connect joins each queue pair to its peer's, whose address theirs says, and each companion to itself. Where theirs says
+// that there is none, it stays alone until Settle ends it.
+func (dc *DevComm) Connect(ctx context.Context, theirs func(queue int) (address []byte, there bool)) (err error) {
 	werr := dc.nic.owner.With(ctx, func() {
 		for i := 0; i < len(dc.qps) && err == nil; i++ {
-			address := dc.qps[i].Address
+			address, there := dc.qps[i].Address, true
 			if i < dc.Contexts*dc.Peers {
-				address = theirs(i)
+				address, there = theirs(i)
 			}
-			err = dc.nic.NIC.Connect(dc.qps[i].Number, address)
+			if there {
+				err = dc.nic.NIC.Connect(dc.qps[i].Number, address)
+			}
 		}
 	})
 	if err == nil {
 		err = werr
 	}
 	return err
+}
+
+// Settle ends the queues to ranks that are out, once the device's memory has been filled in, and tells the device again of those
+// that ended before.
+func (dc *DevComm) Settle(ctx context.Context, out func(rank int) bool) error {
+	return dc.nic.owner.With(ctx, func() {
+		for q, s := range dc.status {
+			if s != abi.OK {
+				dc.Stick(q, s)
+			} else if out(dc.World(q)) {
+				dc.stick(q, abi.Record{Status: uint32(abi.PeerLost)})
+			}
+		}
+	})
 }
 
 // Table is the queue pairs as kernels see them.
