@@ -37,12 +37,34 @@ func (n shortMessages) Facts() devnic.Facts {
 	return f
 }
 
+// brokenNIC is softnic whose queue pairs fail as soon as they are connected.
+type brokenNIC struct{ devnic.Provider }
+
+type brokenPairs struct {
+	devnic.NIC
+	failed func(devnic.Failure)
+}
+
+func (brokenNIC) Name() string { return "broken" }
+
+func (p brokenNIC) Open(c devnic.Config) (devnic.NIC, error) {
+	n, err := p.Provider.Open(c)
+	return brokenPairs{n, c.Failed}, err
+}
+
+func (n brokenPairs) Connect(number uint32, address []byte) error {
+	err := n.NIC.Connect(number, address)
+	n.failed(devnic.Failure{QP: number, Syndrome: uint8(wqe.RemoteAccess), Err: errTest})
+	return err
+}
+
 func init() {
 	softnic, err := devnic.Lookup("softnic")
 	if err != nil {
 		panic(err)
 	}
 	devnic.Register(shortNIC{softnic})
+	devnic.Register(brokenNIC{softnic})
 }
 
 // TestGDAKIRefuses: a NIC that is not there, and a queue deeper than the NIC's are refused by name.
@@ -180,6 +202,20 @@ func TestGDAKIOut(t *testing.T) {
 		})
 		r.sync()
 		r.drop(dc)
+	})
+}
+
+// TestGDAKIFailsEarly: a queue pair that fails while its device communicator is made ends what is posted to it afterwards.
+func TestGDAKIFailsEarly(t *testing.T) {
+	t.Setenv("DOORBELL_NIC", "broken")
+	each(t, local(t, 1, doorbell.Options{Backend: "gdaki", Log: quiet()}), func(r *rank) {
+		dc := r.devComm(doorbell.Needs{Signals: 1})
+		r.run(func(t gpu.Thread) {
+			d := dc.Device()
+			c := gin.Open(&d, 0)
+			expect(c.Signal(gin.ByThread(t), gin.World(&d), 0, gin.StrongInc(0)), gin.RemoteError, "signal")
+		})
+		says(r, dc.Cause(), "the cause", "RemoteError", errTest.Error())
 	})
 }
 
