@@ -16,8 +16,6 @@ type Options struct {
 	Arch   string // of the GPU, the oldest that the PTX runs on; DefaultArch if empty
 	Checks bool   // bounds, divisors, shifts: a kernel that breaks one ends, and the driver says where
 	Debug  bool   // lines of the source, for profilers and debuggers
-
-	Tags []string // build tags besides gpuc
 }
 
 // DefaultArch is the oldest architecture that has the memory model (ld.acquire, st.release, fence) and nanosleep. PTX of
@@ -69,6 +67,7 @@ type Kernel struct {
 	Instructions int // of PTX
 	LocalBytes   int // of memory that did not become registers: 0 is what a hot kernel wants
 	fits         string
+	split        bool // another way than its kernel's, and not only a faster one
 }
 
 // Compile compiles the kernels of the packages that patterns name, from dir as the go command sees it. Packages
@@ -108,7 +107,7 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 	if err != nil {
 		return nil, fmt.Errorf("gpuc: %w", err)
 	}
-	l, err := load(ctx, dir, patterns, opt.Tags)
+	l, err := load(ctx, dir, patterns)
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +121,9 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 		m.emit(kernels)
 		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Arch: opt.number(), Archs: s.archs}
 		for _, k := range kernels {
-			l := Kernel{Name: k.name, ArgBytes: k.args, MaxWarps: k.warps}
-			if len(k.bound) > 0 {
-				l.Of, l.fits = k.fn.Name(), fits(argsName(s.ssa.Pkg, k.fn.Signature), k.bound)
+			l := Kernel{Name: k.name, Of: k.of, split: k.split, ArgBytes: k.args, MaxWarps: k.warps}
+			if k.of != "" {
+				l.fits = fits(argsName(s.ssa.Pkg, k.fn.Signature), k.bound)
 			}
 			p.Kernels = append(p.Kernels, l)
 		}

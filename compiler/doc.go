@@ -15,7 +15,9 @@
 // Under it, "//gpu:variant Hidden=7168 TopK=8" makes an entry more, in which those fields of the arguments are constants:
 // loops over them are unrolled, divisions by them cheap. Fields are integers or bools, of structs inside too (Inner.Field).
 // A launch takes the first variant whose values its arguments have, and the kernel itself else; a software device runs the
-// Go function in any case.
+// Go function in any case. An integer field with the tag `gpu:"split"`, of a struct in the arguments, asks for two entries of
+// each kernel that takes it by a named type: the kernel's own and its variants' for 0, and one for 1. It has no other value. A
+// variant that comes out as its kernel is left out.
 //
 // "//gpu:unroll N" in the line before a loop makes one of N of its rounds, also where their number is not known; N is 1 for a
 // loop that is to stay as it is. LLVM decides about the others, but for those that look at memory again and again, which stay.

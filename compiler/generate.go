@@ -64,7 +64,11 @@ func goFile(pkg string, kernels []Kernel, archs []int, code bool) []byte {
 		if k.Of == "" {
 			fmt.Fprintf(&b, "\t%sKernel = gpu.NewKernel(%q, %s, %s)", k.Name, k.Name, k.Name, text)
 		} else {
-			fmt.Fprintf(&b, ".\n\t\tVariant(%q, %s)", k.Name, k.fits)
+			method := "Variant"
+			if k.split {
+				method = "Split"
+			}
+			fmt.Fprintf(&b, ".\n\t\t%s(%q, %s)", method, k.Name, k.fits)
 		}
 		if i+1 == len(kernels) || kernels[i+1].Of == "" {
 			b.WriteString("\n")

@@ -20,10 +20,12 @@ const maxWarps = 32
 // entry is a kernel on its way through the compiler.
 type entry struct {
 	name  string
+	of    string // the kernel that it is a variant of, empty if it is none
 	fn    *ssa.Function
 	args  int64 // bytes
 	warps int   // in a block at most
 	bound []binding
+	split bool // some of it is 1 by a tag
 }
 
 // entries checks the marked functions of a package.
@@ -54,7 +56,6 @@ func (s *source) entries(r *reporter) []entry {
 			r.add(e.fn.Pos(), nil, "arguments of kernel %s are %d bytes: 1 to %d are accepted; %s", m.name, e.args, maxArgs, instead)
 			continue
 		}
-		all = append(all, e)
 		all = append(all, s.variants(r, m, e)...)
 	}
 	return all

@@ -76,6 +76,7 @@ func (t tools) finish(ctx context.Context, l lowered, opt Options) error {
 		return fmt.Errorf("gpuc: %s: %w", l.pkg.Path, err)
 	}
 	l.pkg.PTX = multimemVersion(tidy(l.pkg.Path, text))
+	l.pkg.dropTwins()
 	return l.pkg.inspect(opt)
 }
 

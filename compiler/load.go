@@ -50,17 +50,17 @@ type mark struct {
 }
 
 // config loads for the GPU: as linux/amd64 whatever the machine, so that the same text comes out on each.
-func config(ctx context.Context, dir string, mode packages.LoadMode, tags []string) *packages.Config {
+func config(ctx context.Context, dir string, mode packages.LoadMode) *packages.Config {
 	return &packages.Config{
-		Context: ctx, Dir: dir, Mode: mode, BuildFlags: []string{"-tags=gpuc," + strings.Join(tags, ",")},
+		Context: ctx, Dir: dir, Mode: mode, BuildFlags: []string{"-tags=gpuc"},
 		Env: append(os.Environ(), "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"),
 	}
 }
 
 // load reads the packages that patterns name, and all that they import from outside the standard library, from source;
 // the standard library, which is no device code, from its export data.
-func load(ctx context.Context, dir string, patterns, tags []string) (*loaded, error) {
-	found, err := packages.Load(config(ctx, dir, packages.NeedName|packages.NeedFiles|packages.NeedImports|packages.NeedDeps|packages.NeedModule, tags), patterns...)
+func load(ctx context.Context, dir string, patterns []string) (*loaded, error) {
+	found, err := packages.Load(config(ctx, dir, packages.NeedName|packages.NeedFiles|packages.NeedImports|packages.NeedDeps|packages.NeedModule), patterns...)
 	if err != nil {
 		return nil, fmt.Errorf("gpuc: find %s: %w", strings.Join(patterns, " "), err)
 	}
@@ -82,11 +82,11 @@ func load(ctx context.Context, dir string, patterns, tags []string) (*loaded, er
 		return nil, fmt.Errorf("gpuc: no kernel in %s: one is a function with the comment %q", strings.Join(patterns, " "), marker)
 	}
 	slices.SortFunc(l.pkgs, func(a, b *source) int { return strings.Compare(a.path, b.path) })
-	return l, l.check(ctx, dir, found, overlay, tags)
+	return l, l.check(ctx, dir, found, overlay)
 }
 
 // check types and builds them.
-func (l *loaded) check(ctx context.Context, dir string, found []*packages.Package, overlay map[string][]byte, tags []string) error {
+func (l *loaded) check(ctx context.Context, dir string, found []*packages.Package, overlay map[string][]byte) error {
 	wanted := map[string]bool{}
 	for _, s := range l.pkgs {
 		wanted[s.path] = true
@@ -111,7 +111,7 @@ func (l *loaded) check(ctx context.Context, dir string, found []*packages.Packag
 	}
 	slices.Sort(roots)
 	cfg := config(ctx, dir, packages.NeedName|packages.NeedFiles|packages.NeedCompiledGoFiles|packages.NeedImports|packages.NeedExportFile|
-		packages.NeedTypes|packages.NeedTypesInfo|packages.NeedTypesSizes|packages.NeedSyntax|packages.NeedModule, tags)
+		packages.NeedTypes|packages.NeedTypesInfo|packages.NeedTypesSizes|packages.NeedSyntax|packages.NeedModule)
 	cfg.Overlay, cfg.Fset = overlay, token.NewFileSet()
 	pkgs, err := packages.Load(cfg, roots...)
 	if err != nil {

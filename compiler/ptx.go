@@ -5,6 +5,7 @@ package compiler
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -29,7 +30,9 @@ func tidy(path, text string) string {
 var (
 	external = regexp.MustCompile(`(?m)^\s*\.extern \.func\s+(?:\([^)]*\)\s*)?([\w.$]+)`)
 	depot    = regexp.MustCompile(`\.local [^;]*__local_depot\d+\[(\d+)\];`)
-	operator = regexp.MustCompile(`(?m)^\t(?:@!?%p\d+ )?[a-z][\w.:]*[\s;]`)
+	// blockLabel is what a label has of its kernel's place in the module.
+	blockLabel = regexp.MustCompile(`__BB\d+`)
+	operator   = regexp.MustCompile(`(?m)^\t(?:@!?%p\d+ )?[a-z][\w.:]*[\s;]`)
 )
 
 // inspect refuses PTX that is not what was meant, and counts.
@@ -57,6 +60,26 @@ func (p *Package) inspect(opt Options) error {
 		}
 	}
 	return nil
+}
+
+// dropTwins takes away the variants that came out as their kernel, which serves their launches too: many a kernel takes a
+// communicator and makes no use of what splits it.
+func (p *Package) dropTwins() {
+	plain := func(name string) string {
+		body, err := p.body(name)
+		if err != nil {
+			return name // inspect tells of it
+		}
+		return blockLabel.ReplaceAllString(strings.ReplaceAll(body, name+"_param_", "_param_"), "")
+	}
+	p.Kernels = slices.DeleteFunc(p.Kernels, func(k Kernel) bool {
+		if k.Of == "" || plain(k.Name) != plain(k.Of) {
+			return false
+		}
+		body, _ := p.body(k.Name)
+		p.PTX = strings.Replace(p.PTX, ".visible .entry "+k.Name+"("+body+"\n}\n", "", 1)
+		return true
+	})
 }
 
 // body is a kernel's part of the PTX.

@@ -7,12 +7,16 @@ import (
 	"go/constant"
 	"go/token"
 	"go/types"
+	"reflect"
 	"slices"
 	"strings"
 )
 
 // A variant is a kernel again, for launches in which some fields of the arguments have given values: loops over them are
 // unrolled, divisions by them become multiplications, what they rule out is gone.
+//
+// A field with the tag `gpu:"split"` of a struct inside the arguments splits each kernel that takes it: the kernel itself, and
+// what else its comments ask for, have it 0, and a variant has it 1. So neither carries the registers of what the other does.
 
 // binding is such a field.
 type binding struct {
@@ -22,11 +26,17 @@ type binding struct {
 	value constant.Value
 }
 
-// variants adds what the comments under a kernel's ask for.
+// variants is a kernel and what the comments under its own ask for, and its splits.
 func (s *source) variants(r *reporter, m mark, e entry) []entry {
-	var all []entry
+	var tagged []binding
+	if argsName(s.ssa.Pkg, e.fn.Signature) != "" {
+		tagged = splits(e.fn.Signature.Params().At(1).Type(), nil, 0)
+	}
+	e.bound = with(tagged, 0)
+	all := []entry{e}
 	for _, c := range m.variants {
 		v := e
+		v.of = e.name
 		var err error
 		if v.bound, err = bind(e.fn.Signature.Params().At(1).Type(), c.opts); err == nil && argsName(s.ssa.Pkg, e.fn.Signature) == "" {
 			err = fmt.Errorf("the arguments of kernel %s are no named type of its package, which a variant needs", m.name)
@@ -43,7 +53,44 @@ func (s *source) variants(r *reporter, m mark, e entry) []entry {
 			r.addAt(r.short(c.line), nil, fmt.Sprintf("variant %s is there already", v.name))
 			continue
 		}
+		v.bound = append(v.bound, with(tagged, 0)...)
 		all = append(all, v)
+	}
+	for ones := 1; ones < 1<<len(tagged); ones++ {
+		v := e
+		v.of, v.split, v.bound = e.name, true, with(tagged, ones)
+		for i, b := range v.bound {
+			if ones>>i&1 != 0 {
+				v.name += "_" + strings.Join(b.path, "_") + "1"
+			}
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// splits is the fields of a t with the tag, which stands off bytes into the arguments.
+func splits(t types.Type, path []string, off int64) []binding {
+	u, _ := t.Underlying().(*types.Struct)
+	if u == nil || isGPU(t, "Ptr") {
+		return nil
+	}
+	var all []binding
+	for i := range u.NumFields() {
+		f, at := u.Field(i), append(slices.Clip(path), u.Field(i).Name())
+		if reflect.StructTag(u.Tag(i)).Get("gpu") == "split" {
+			all = append(all, binding{path: at, typ: f.Type(), off: off + fieldOffset(u, i)})
+		}
+		all = append(all, splits(f.Type(), at, off+fieldOffset(u, i))...)
+	}
+	return all
+}
+
+// with is the fields with the values that are the bits of ones, the first field's lowest.
+func with(fields []binding, ones int) []binding {
+	all := slices.Clone(fields)
+	for i := range all {
+		all[i].value = constant.MakeInt64(int64(ones >> i & 1))
 	}
 	return all
 }

@@ -123,6 +123,83 @@ func TestVariants(t *testing.T) {
 	}
 }
 
+const split = head + `
+type Comm struct {
+	Out gpu.Ptr[uint32]
+	By  uint32 ` + "`gpu:\"split\"`" + `
+}
+
+type Args struct {
+	X struct{ C Comm }
+	N int32
+}
+
+// Posts posts in one of two ways.
+//
+//gpu:kernel
+//gpu:variant N=4
+func Posts(t gpu.Thread, a Args) {
+	c := &a.X.C
+	if c.By != 0 {
+		c.Out.Store(1111)
+	} else {
+		c.Out.Store(uint32(a.N) + 2222)
+	}
+}
+
+// Ignores does the same either way.
+//
+//gpu:kernel
+func Ignores(t gpu.Thread, a Args) {
+	if a.N > 0 {
+		a.X.C.Out.Store(3)
+	}
+}
+
+// Nameless cannot be split, and asks.
+//
+//gpu:kernel
+func Nameless(t gpu.Thread, a struct{ C Comm }) { a.C.Out.Store(a.C.By) }
+`
+
+// TestSplits: of a kernel whose arguments have a field that splits, and what its comments ask for, each has the code of one
+// value, and what comes out the same is there once.
+func TestSplits(t *testing.T) {
+	t.Parallel()
+	needLLVM(t)
+	p, err := compileText(t, split, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, k := range p.Kernels {
+		names = append(names, k.Name+":"+k.Of)
+	}
+	if got, want := strings.Join(names, " "), "Ignores: Nameless: Posts: Posts_N4:Posts Posts_X_C_By1:Posts"; got != want {
+		t.Errorf("there are %s (want %s)", got, want)
+	}
+	for name, c := range map[string]struct{ has, hasNot string }{
+		"Posts": {", 2222;", "1111"}, "Posts_N4": {", 2226;", "1111"}, "Posts_X_C_By1": {", 1111;", "2222"}, "Nameless": {"_param_0+8", "setp"},
+	} {
+		body := bodyOf(t, p, name)
+		if !strings.Contains(body, c.has) || strings.Contains(body, c.hasNot) {
+			t.Errorf("%s has no %q, or has %q:\n%s", name, c.has, c.hasNot, body)
+		}
+	}
+	if n := strings.Count(p.PTX, ".entry"); n != 5 {
+		t.Errorf("the PTX has %d entries (want 5):\n%s", n, p.PTX)
+	}
+	text := string(p.Files()[filepath.Join(p.Dir, GoFile)])
+	for _, w := range []string{
+		`Variant("Posts_N4", func(a *Args) bool { return a.N == 4 && a.X.C.By == 0 }).`,
+		`Split("Posts_X_C_By1", func(a *Args) bool { return a.X.C.By == 1 })`,
+	} {
+		if !strings.Contains(text, w) {
+			t.Errorf("the Go file has no %s:\n%s", w, text)
+		}
+	}
+}
+
 var (
 	label  = regexp.MustCompile(`^(\$L\w+):`)
 	branch = regexp.MustCompile(`bra(?:\.uni)?\s+(\$L\w+);`)

@@ -30,7 +30,7 @@ type Code struct {
 
 	Cubins []Cubin // that module as compiled beforehand, so that nobody waits for it
 
-	Variants []*Code // of the kernel, for some values of its arguments
+	Variants []*Code // of the kernel, for some values of its arguments; a split is none
 }
 
 // Cubin is a module of machine code.
@@ -65,8 +65,14 @@ func NewKernel[A any](name string, fn func(Thread, A), ptx string, cubins ...Cub
 // fit. It does the same, and knows some of them beforehand. Of several that fit the first is taken, and a software device
 // runs the same Go function for all.
 func (k Kernel[A]) Variant(name string, fits func(*A) bool) Kernel[A] {
+	k = k.Split(name, fits)
+	k.code.Variants = append(k.code.Variants, k.variants[len(k.variants)-1].code)
+	return k
+}
+
+// Split is Variant for an entry that the kernel itself cannot stand in for: it is for arguments of another kind.
+func (k Kernel[A]) Split(name string, fits func(*A) bool) Kernel[A] {
 	code := &Code{Name: name, PTX: k.code.PTX, Cubins: k.code.Cubins}
-	k.code.Variants = append(k.code.Variants, code)
 	k.variants = append(k.variants, variant[A]{code, fits})
 	register(code)
 	return k

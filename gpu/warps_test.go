@@ -102,11 +102,12 @@ func TestVariant(t *testing.T) {
 	var ran []args
 	k := gpu.NewKernel("K", func(_ gpu.Thread, a args) { ran = append(ran[:0], a) }, "its ptx", gpu.Cubin{Arch: 90, Code: "its cubin"}).
 		Variant("K_7168_8", func(a *args) bool { return a.Hidden == 7168 && a.TopK == 8 }).
-		Variant("K_7168", func(a *args) bool { return a.Hidden == 7168 })
+		Variant("K_7168", func(a *args) bool { return a.Hidden == 7168 }).
+		Split("K_other", func(a *args) bool { return a.TopK < 0 })
 	for _, c := range []struct {
 		args
 		want string
-	}{{args{7168, 8}, "K_7168_8"}, {args{7168, 4}, "K_7168"}, {args{4096, 8}, "K"}, {args{7168, 8}, "K_7168_8"}} {
+	}{{args{7168, 8}, "K_7168_8"}, {args{7168, 4}, "K_7168"}, {args{4096, 8}, "K"}, {args{4096, -1}, "K_other"}, {args{7168, 8}, "K_7168_8"}} {
 		warps(1, func(th gpu.Thread) {
 			b := k.Bind(c.args)
 			b.Run(th)
