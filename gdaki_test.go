@@ -300,3 +300,48 @@ func TestGDAKIBells(t *testing.T) {
 		})
 	}
 }
+
+// TestGDAKILanes: lanes of a warp that post together ring once for each queue that they post to, whatever they post, and each
+// has its own status.
+func TestGDAKILanes(t *testing.T) {
+	for _, sharing := range []doorbell.Sharing{doorbell.SharedByAll, doorbell.OneBlock} {
+		each(t, local(t, 2, doorbell.Options{Backend: "gdaki"}), func(r *rank) {
+			const rounds, calls = 10, 4
+			dc := r.devComm(doorbell.Needs{Signals: 1, Counters: 1, QueueDepth: 256, Sharing: sharing})
+			send, recv, back := r.window(8*gpu.WarpSize), r.window(2*8*gpu.WarpSize), r.window(8*gpu.WarpSize)
+			r.sync()
+			r.startLanes(doorbell.Grid{Blocks: 1, Warps: 1}, func(t gpu.Thread) {
+				d, lanes := dc.Device(), gin.ByLanes(t)
+				c, world := gin.Open(&d, 0), gin.World(&d)
+				to, off := t.Lane()&1, 8*uint64(t.Lane())
+				far := off + uint64(8*gpu.WarpSize*d.Rank)
+				for range rounds {
+					ok(c.Put(lanes, world, to, recv.Device(), far, send.Device(), off, 8, gin.StrongInc(0).Counter(0)), "put")
+					ok(c.PutValue(lanes, world, to, recv.Device(), far, 1, 8, gin.StrongInc(0)), "value")
+					ok(c.Signal(lanes, world, to, gin.StrongInc(0)), "signal")
+					ok(c.Get(lanes, world, to, send.Device(), off, back.Device(), off, 8, gin.None()), "get")
+					wrong := c.PutValue(lanes, world, 2*t.Lane(), recv.Device(), far, 1, 8, gin.None())
+					if want := map[bool]gin.Status{true: gin.OK, false: gin.Invalid}[t.Lane() == 0]; wrong != want {
+						panic("a lane has another one's status")
+					}
+					if t.Lane() == 0 {
+						ok(c.Flush(gin.ByThread(t)), "flush")
+					}
+					t.SyncWarp()
+				}
+			})
+			r.wait()
+			for peer := range min(2, gpu.WarpSize) {
+				want := uint64(rounds * calls)
+				if peer == 0 {
+					want += rounds // lane 0's one more
+				}
+				if n := dc.Device().Prod.At(peer).Load().Bells; n != want {
+					r.fail("%d doorbells to rank %d for %d calls of %d lanes", n, peer, want, gpu.WarpSize/2)
+				}
+			}
+			r.sync()
+			r.drop(dc, send, recv, back)
+		})
+	}
+}

@@ -60,7 +60,7 @@ func (c *Comm) openNIC(ctx context.Context) error {
 	}
 	p, err := devnic.Lookup(c.opt.nic)
 	if err == nil && c.dev.Name() != "soft" {
-		err = fmt.Errorf("device %s: its kernels are compiled without what drives a NIC, which has not run on one; soft is accepted: %w", c.dev.Name(), ErrCannot)
+		err = fmt.Errorf("device %s: softnic reads and writes windows as memory of the host, which those are not, and no other NIC has run; soft is accepted: %w", c.dev.Name(), ErrCannot)
 	}
 	if err == nil {
 		c.nic, err = gdaki.Open(ctx, p, devnic.Config{Rank: c.rank, Ranks: c.size, Wire: c.endpoint, Powers: c.plugin.Powers(), Pinned: c.pinned}, c.owner)

@@ -26,7 +26,7 @@ type Context struct {
 
 // Open is context number id of the communicator. One that does not exist answers each call with Invalid.
 func Open(dc *DevComm, id int32) Context {
-	if dc.Version != abi.DevCommVersion || id < 0 || id >= dc.Contexts || dc.NIC != 0 && !drivesNIC {
+	if dc.Version != abi.DevCommVersion || id < 0 || id >= dc.Contexts {
 		id = -1
 	}
 	c := Context{dc: dc, id: id, timeout: dc.Timeout, perNode: 1 << 32}

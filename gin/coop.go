@@ -14,6 +14,7 @@ const (
 	coopThread = iota
 	coopWarp
 	coopBlock
+	coopLanes
 )
 
 // ByThread is the calling thread alone.
@@ -25,11 +26,19 @@ func ByWarp(t gpu.Thread) Coop { return Coop{t, coopWarp} }
 // ByBlock is the calling block.
 func ByBlock(t gpu.Thread) Coop { return Coop{t, coopBlock} }
 
+// ByLanes is each lane of the calling warp for itself, and all of them together: each posts what is its own, to whichever peer,
+// and has its own status. A NIC that kernels drive is then told once for all lanes that post to the same queue. Puts, gets and
+// signals take it.
+func ByLanes(t gpu.Thread) Coop { return Coop{t, coopLanes} }
+
 // Thread is the calling thread.
 func (co Coop) Thread() gpu.Thread { return co.t }
 
 // begin gathers the threads and says whether this one issues. What all of them wrote is visible to it.
-func (co Coop) begin() bool { return co.kind == coopThread || co.gather() }
+func (co Coop) begin() bool { return co.alone() || co.gather() }
+
+// alone says whether the calling thread issues what is its own.
+func (co Coop) alone() bool { return co.kind == coopThread || co.kind == coopLanes }
 
 func (co Coop) gather() bool {
 	if co.kind == coopWarp {
@@ -42,7 +51,7 @@ func (co Coop) gather() bool {
 
 // end gives the issuing thread's status to all, and what it saw before.
 func (co Coop) end(s Status) Status {
-	if co.kind == coopThread {
+	if co.alone() {
 		return s
 	}
 	return co.spread(s)

@@ -15,8 +15,9 @@ import (
 func (c *Context) Get(co Coop, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action) Status {
 	s := OK
 	if co.begin() {
-		s = c.get(co.t, team, peer, far, farOff, near, nearOff, bytes, act)
+		s = c.get(co.t, team, peer, far, farOff, near, nearOff, bytes, c.held(co, act))
 	}
+	c.ringLanes(co, team, peer, &act)
 	return co.end(s)
 }
 

@@ -3,6 +3,8 @@
 package gin
 
 import (
+	"math/bits"
+
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
@@ -30,18 +32,21 @@ func (c *Context) postWQEs(t gpu.Thread, i, world int32, d *abi.Desc, act *Actio
 	if !src.IsNil() {
 		k.near = abi.KeyOf(src, c.dc.Ranks, c.dc.Rank).Load()
 	}
-	most, last := uint64(c.dc.MaxMessage), *act
-	for d.Size > most {
-		piece, more := *d, Action{flags: abi.FlagAggregate}
-		piece.Size = most
-		if s := c.postMessage(t, i, world, &piece, &more, k, l); s != OK {
+	rest, whole := d.Size, *act
+	for {
+		// One place for all pieces: what is posted is compiled once.
+		d.Size = min(rest, uint64(c.dc.MaxMessage))
+		piece := Action{flags: abi.FlagAggregate}
+		if rest -= d.Size; rest == 0 {
+			piece = whole
+		}
+		if s := c.postMessage(t, i, world, d, &piece, k, l); s != OK || rest == 0 {
 			return s
 		}
-		d.Size, d.DstOff, d.Src = d.Size-most, d.DstOff+most, d.Src+most
-		last.skip = false // the room that the caller knows of was for one message
+		d.DstOff, d.Src = d.DstOff+d.Size, d.Src+d.Size
+		whole.skip = false // the room that the caller knows of was for one message
 		*l = c.look(i)
 	}
-	return c.postMessage(t, i, world, d, &last, k, l)
 }
 
 // keys are those of an operation's windows, at the peer's end and at this one.
@@ -99,10 +104,7 @@ func (c *Context) postMessage(t gpu.Thread, i, world int32, d *abi.Desc, act *Ac
 		c.bundled = true
 		return OK
 	}
-	c.push(t, i)
-	if c.companions() {
-		c.pushLate(t, c.companion(i))
-	}
+	c.pushBoth(t, i, 1)
 	return OK
 }
 
@@ -119,7 +121,7 @@ func (c *Context) raise(b *wqe.Block, ticket uint64, number uint32, world int32,
 }
 
 // onNIC says whether kernels drive a NIC here.
-func (c *Context) onNIC() bool { return drivesNIC && c.dc.NIC != 0 }
+func (c *Context) onNIC() bool { return c.dc.NIC != 0 }
 
 // companions says whether queue pairs have companions, and companion which a queue's is.
 func (c *Context) companions() bool            { return c.onNIC() && c.dc.Counters > 0 }
@@ -225,11 +227,46 @@ func (c *Context) pushAll(t gpu.Thread) {
 		return
 	}
 	c.bundled = false
-	for i := c.id * c.dc.Peers; i < (c.id+1)*c.dc.Peers; i++ {
-		c.pushLate(t, i)
-		if c.companions() {
-			c.pushLate(t, c.companion(i))
+	c.pushBoth(t, c.id*c.dc.Peers, c.dc.Peers)
+}
+
+// pushBoth is pushLate for n queues from i on, and for their companions.
+func (c *Context) pushBoth(t gpu.Thread, i, n int32) {
+	kinds := int32(1)
+	if c.companions() {
+		kinds = 2
+	}
+	//gpu:unroll 1
+	for j := range kinds * n { // one loop: what rings is compiled once
+		q := i + j
+		if j >= n {
+			q = c.companion(q - n)
 		}
+		c.pushLate(t, q)
+	}
+}
+
+// held is an action whose doorbell waits for the other lanes of a warp. See ringLanes.
+func (c *Context) held(co Coop, act Action) Action {
+	if co.kind == coopLanes && c.onNIC() {
+		act.flags |= abi.FlagAggregate
+	}
+	return act
+}
+
+// ringLanes rings for all lanes of a warp that have posted to the same queue, if one of them wants it: the first lane of those.
+func (c *Context) ringLanes(co Coop, team Team, peer int32, act *Action) {
+	if co.kind != coopLanes || !c.onNIC() {
+		return
+	}
+	i, _, ok := c.queue(team, peer)
+	if !ok || act.flags&abi.FlagAggregate != 0 {
+		i = -1
+	}
+	first := bits.TrailingZeros32(gpu.Match(co.t, i))
+	co.t.SyncWarp() // what the others wrote is visible to it
+	if ok && i >= 0 && int32(first) == co.t.Lane() {
+		c.pushBoth(co.t, i, 1)
 	}
 }
 

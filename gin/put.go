@@ -16,8 +16,9 @@ import (
 func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
 	s := OK
 	if co.begin() {
-		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, act)
+		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, c.held(co, act))
 	}
+	c.ringLanes(co, team, peer, &act)
 	return co.end(s) // all threads that take part meet at one place
 }
 
@@ -56,8 +57,9 @@ func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff ui
 func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
 	s := OK
 	if co.begin() {
-		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, act)
+		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, c.held(co, act))
 	}
+	c.ringLanes(co, team, peer, &act)
 	return co.end(s)
 }
 
@@ -83,12 +85,13 @@ func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
 	s := OK
 	if co.begin() {
 		i, world, ok := c.queue(team, peer)
-		if ok && c.valid(&act, world) {
-			s = c.signal(co.t, i, world, &act)
+		if held := c.held(co, act); ok && c.valid(&act, world) {
+			s = c.signal(co.t, i, world, &held)
 		} else {
 			s = Invalid
 		}
 	}
+	c.ringLanes(co, team, peer, &act)
 	return co.end(s)
 }
 

@@ -22,16 +22,23 @@ var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
 
 // The kernels as launch takes them.
 var (
-	HTCombineKernel  = gpu.NewKernel("HTCombine", HTCombine, kernelsPTX, kernelsCubins...)
-	HTDispatchKernel = gpu.NewKernel("HTDispatch", HTDispatch, kernelsPTX, kernelsCubins...)
-	HTLayoutKernel   = gpu.NewKernel("HTLayout", HTLayout, kernelsPTX, kernelsCubins...)
-	HTReadyKernel    = gpu.NewKernel("HTReady", HTReady, kernelsPTX, kernelsCubins...)
-	HTTellKernel     = gpu.NewKernel("HTTell", HTTell, kernelsPTX, kernelsCubins...)
-	HTValuesKernel   = gpu.NewKernel("HTValues", HTValues, kernelsPTX, kernelsCubins...)
-	LLCombineKernel  = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...)
-	LLCountKernel    = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
-	LLReceiveKernel  = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...)
-	LLReturnKernel   = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...)
-	LLSendKernel     = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...)
-	LLSignalsKernel  = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
+	HTCombineKernel = gpu.NewKernel("HTCombine", HTCombine, kernelsPTX, kernelsCubins...).
+			Split("HTCombine_DC_NIC1", func(a *HT) bool { return a.DC.NIC == 1 })
+	HTDispatchKernel = gpu.NewKernel("HTDispatch", HTDispatch, kernelsPTX, kernelsCubins...).
+				Split("HTDispatch_DC_NIC1", func(a *HT) bool { return a.DC.NIC == 1 })
+	HTLayoutKernel = gpu.NewKernel("HTLayout", HTLayout, kernelsPTX, kernelsCubins...)
+	HTReadyKernel  = gpu.NewKernel("HTReady", HTReady, kernelsPTX, kernelsCubins...)
+	HTTellKernel   = gpu.NewKernel("HTTell", HTTell, kernelsPTX, kernelsCubins...).
+			Split("HTTell_DC_NIC1", func(a *HT) bool { return a.DC.NIC == 1 })
+	HTValuesKernel  = gpu.NewKernel("HTValues", HTValues, kernelsPTX, kernelsCubins...)
+	LLCombineKernel = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...).
+			Split("LLCombine_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
+	LLCountKernel   = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
+	LLReceiveKernel = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...).
+			Split("LLReceive_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
+	LLReturnKernel = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...).
+			Split("LLReturn_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
+	LLSendKernel = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...).
+			Split("LLSend_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
+	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
 )

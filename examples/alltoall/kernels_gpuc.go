@@ -17,5 +17,6 @@ var kernelsPTX string
 
 // The kernels as launch takes them.
 var (
-	AllToAllKernel = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX)
+	AllToAllKernel = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX).
+		Split("AllToAll_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
 )

@@ -17,6 +17,8 @@ var kernelsPTX string
 
 // The kernels as launch takes them.
 var (
-	DecodeKernel  = gpu.NewKernel("Decode", Decode, kernelsPTX)
-	PrefillKernel = gpu.NewKernel("Prefill", Prefill, kernelsPTX)
+	DecodeKernel = gpu.NewKernel("Decode", Decode, kernelsPTX).
+			Split("Decode_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
+	PrefillKernel = gpu.NewKernel("Prefill", Prefill, kernelsPTX).
+			Split("Prefill_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
 )

@@ -17,5 +17,6 @@ var kernelsPTX string
 
 // The kernels as launch takes them.
 var (
-	PingPongKernel = gpu.NewKernel("PingPong", PingPong, kernelsPTX)
+	PingPongKernel = gpu.NewKernel("PingPong", PingPong, kernelsPTX).
+		Split("PingPong_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
 )

@@ -83,7 +83,7 @@ type DevComm struct {
 	QPs        gpu.Ptr[QP]     // [context][peer], then the companions
 	CQ         gpu.Ptr[uint64] // as QPs, [Mask+1][DescWords]
 	SignalKeys gpu.Ptr[uint32] // [Ranks], of their Net words
-	NIC        uint32          // not 0: this is GDAKI
+	NIC        uint32          `gpu:"split"` // 1: this is GDAKI; gpuc compiles kernels once with it and once without
 	MaxMessage uint32          // largest operation of the NIC, bytes
 	HomeKey    uint32          // of this rank's memory that the NIC writes: what fetch-adds return, and from HomeCounters on Counter
 	_          uint32

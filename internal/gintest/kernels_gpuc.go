@@ -17,7 +17,10 @@ var kernelsPTX string
 
 // The kernels as launch takes them.
 var (
-	OpsKernel   = gpu.NewKernel("Ops", Ops, kernelsPTX)
-	StartKernel = gpu.NewKernel("Start", Start, kernelsPTX)
-	TeamKernel  = gpu.NewKernel("Team", Team, kernelsPTX)
+	OpsKernel = gpu.NewKernel("Ops", Ops, kernelsPTX).
+			Split("Ops_DC_NIC1", func(a *OpsArgs) bool { return a.DC.NIC == 1 })
+	StartKernel = gpu.NewKernel("Start", Start, kernelsPTX).
+			Split("Start_DC_NIC1", func(a *StartArgs) bool { return a.DC.NIC == 1 })
+	TeamKernel = gpu.NewKernel("Team", Team, kernelsPTX).
+			Split("Team_DC_NIC1", func(a *TeamArgs) bool { return a.DC.NIC == 1 })
 )

@@ -13,14 +13,29 @@ import (
 	"github.com/doorbell-net/doorbell/compiler"
 )
 
-// stacks is the kernels that may have local memory: the most bytes, and why it does no harm. No other kernel may have any,
-// on any architecture: where variables leave the registers, each use of them is a trip to memory.
-var stacks = map[string]struct {
-	bytes int
-	why   string
-}{
-	"github.com/doorbell-net/doorbell/compiler/internal/sample.Values": {256, "tries arrays that are indexed by variables; only tests run it"},
+// stacks is the kernels that may have local memory: the most bytes, whether they are spills too, and why that does no harm. No
+// other kernel may have any, on any architecture: where variables leave the registers, each use of them is a trip to memory.
+var stacks = map[string]stack{
+	"github.com/doorbell-net/doorbell/compiler/internal/sample.Values": {256, false, "tries arrays that are indexed by variables; only tests run it"},
+
+	"github.com/doorbell-net/doorbell/examples/alltoall.AllToAll_DC_NIC1":           {16, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.MultiplyReduce_DC_NIC1": {16, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/kvhandoff.Prefill_DC_NIC1":           {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {152, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Start_DC_NIC1":               {16, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Team_DC_NIC1":                {80, true, nicSpills},
+	"github.com/doorbell-net/doorbell/moe.LLReturn_DC_NIC1":                         {16, true, nicSpills},
+	"github.com/doorbell-net/doorbell/moe.LLSend_DC_NIC1":                           {16, true, nicSpills},
 }
+
+type stack struct {
+	bytes  int
+	spills bool
+	why    string
+}
+
+const nicSpills = "drives a NIC, which takes more registers; it has run over no NIC yet"
 
 // assemble makes the cubins that packages ask for, and tells what is wrong with any kernel on any architecture.
 func assemble(ctx context.Context, a *compiler.Assembler, pkgs []*compiler.Package, out io.Writer) (bad []string, err error) {
@@ -63,7 +78,7 @@ func spills(path string, used []compiler.Usage) (bad []string) {
 	for _, u := range used {
 		name := path + "." + u.Kernel
 		most[name] = max(most[name], u.Stack)
-		if u.Stack > stacks[name].bytes || u.SpillStores+u.SpillLoads > 0 {
+		if s := stacks[name]; u.Stack > s.bytes || u.SpillStores+u.SpillLoads > 0 && !s.spills {
 			bad = append(bad, fmt.Sprintf("%s on sm_%d: %d bytes of stack, %d and %d bytes of spill stores and loads at %d registers; accepted are %d of stack",
 				name, u.Arch, u.Stack, u.SpillStores, u.SpillLoads, u.Registers, stacks[name].bytes))
 		}

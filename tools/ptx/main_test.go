@@ -99,7 +99,8 @@ func assembled(t *testing.T, dir string, write func(name, text string), check fu
 
 // TestSpills: a kernel may have no local memory but what is listed, and no more is listed than it has.
 func TestSpills(t *testing.T) {
-	const sample = "github.com/doorbell-net/doorbell/compiler/internal/sample"
+	const module = "github.com/doorbell-net/doorbell"
+	const sample = module + "/compiler/internal/sample"
 	for _, c := range []struct {
 		path string
 		used compiler.Usage
@@ -109,6 +110,8 @@ func TestSpills(t *testing.T) {
 		{"p", compiler.Usage{Kernel: "K", Arch: 80, Registers: 64, Stack: 8}, "p.K on sm_80: 8 bytes of stack, 0 and 0 bytes of spill stores and loads at 64 registers; accepted are 0 of stack"},
 		{sample, compiler.Usage{Kernel: "Values", Stack: 256}, ""},
 		{sample, compiler.Usage{Kernel: "Values", Stack: 256, SpillLoads: 4}, "0 and 4 bytes of spill"},
+		{module + "/examples/alltoall", compiler.Usage{Kernel: "AllToAll_DC_NIC1", Stack: stacks[module+"/examples/alltoall.AllToAll_DC_NIC1"].bytes, SpillLoads: 4}, ""},
+		{module + "/coll", compiler.Usage{Kernel: "K", SpillLoads: 4}, "coll.K on sm_0: 0 bytes of stack, 0 and 4 bytes of spill"},
 		{sample, compiler.Usage{Kernel: "Values", Stack: 264}, "accepted are 256"},
 		{sample, compiler.Usage{Kernel: "Values", Stack: 32}, "Values has 32 bytes of stack at most, and 256 are accepted"},
 	} {

@@ -22,11 +22,15 @@ var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
 
 // The kernels as launch takes them.
 var (
-	GatherKernel         = gpu.NewKernel("Gather", Gather, kernelsPTX, kernelsCubins...)
-	GatherReduceKernel   = gpu.NewKernel("GatherReduce", GatherReduce, kernelsPTX, kernelsCubins...)
+	GatherKernel = gpu.NewKernel("Gather", Gather, kernelsPTX, kernelsCubins...).
+			Split("Gather_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
+	GatherReduceKernel = gpu.NewKernel("GatherReduce", GatherReduce, kernelsPTX, kernelsCubins...).
+				Split("GatherReduce_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
 	MultiplyKernel       = gpu.NewKernel("Multiply", Multiply, kernelsPTX, kernelsCubins...)
-	MultiplyReduceKernel = gpu.NewKernel("MultiplyReduce", MultiplyReduce, kernelsPTX, kernelsCubins...)
-	NormKernel           = gpu.NewKernel("Norm", Norm, kernelsPTX, kernelsCubins...)
-	NormGatherKernel     = gpu.NewKernel("NormGather", NormGather, kernelsPTX, kernelsCubins...)
-	ReduceKernel         = gpu.NewKernel("Reduce", Reduce, kernelsPTX, kernelsCubins...)
+	MultiplyReduceKernel = gpu.NewKernel("MultiplyReduce", MultiplyReduce, kernelsPTX, kernelsCubins...).
+				Split("MultiplyReduce_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
+	NormKernel       = gpu.NewKernel("Norm", Norm, kernelsPTX, kernelsCubins...)
+	NormGatherKernel = gpu.NewKernel("NormGather", NormGather, kernelsPTX, kernelsCubins...).
+				Split("NormGather_DC_NIC1", func(a *Args) bool { return a.DC.NIC == 1 })
+	ReduceKernel = gpu.NewKernel("Reduce", Reduce, kernelsPTX, kernelsCubins...)
 )
