@@ -22,15 +22,22 @@ var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
 
 // The kernels as launch takes them.
 var (
-	AllToAllKernel  = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX, kernelsCubins...)
-	BandwidthKernel = gpu.NewKernel("Bandwidth", Bandwidth, kernelsPTX, kernelsCubins...)
-	BarriersKernel  = gpu.NewKernel("Barriers", Barriers, kernelsPTX, kernelsCubins...)
-	CheckKernel     = gpu.NewKernel("Check", Check, kernelsPTX, kernelsCubins...)
-	CopyKernel      = gpu.NewKernel("Copy", Copy, kernelsPTX, kernelsCubins...)
-	FillKernel      = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)
-	PingPongKernel  = gpu.NewKernel("PingPong", PingPong, kernelsPTX, kernelsCubins...)
-	PostKernel      = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...)
-	RateKernel      = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...)
+	AllToAllKernel = gpu.NewKernel("AllToAll", AllToAll, kernelsPTX, kernelsCubins...).
+			Split("AllToAll_X_DC_NIC1", func(a *AllToAllArgs) bool { return a.X.DC.NIC == 1 })
+	BandwidthKernel = gpu.NewKernel("Bandwidth", Bandwidth, kernelsPTX, kernelsCubins...).
+			Split("Bandwidth_X_DC_NIC1", func(a *BandwidthArgs) bool { return a.X.DC.NIC == 1 })
+	BarriersKernel = gpu.NewKernel("Barriers", Barriers, kernelsPTX, kernelsCubins...).
+			Split("Barriers_DC_NIC1", func(a *BarriersArgs) bool { return a.DC.NIC == 1 })
+	CheckKernel    = gpu.NewKernel("Check", Check, kernelsPTX, kernelsCubins...)
+	CopyKernel     = gpu.NewKernel("Copy", Copy, kernelsPTX, kernelsCubins...)
+	FillKernel     = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)
+	PingPongKernel = gpu.NewKernel("PingPong", PingPong, kernelsPTX, kernelsCubins...).
+			Split("PingPong_DC_NIC1", func(a *Exchange) bool { return a.DC.NIC == 1 })
+	PostKernel = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...).
+			Split("Post_X_DC_NIC1", func(a *PostArgs) bool { return a.X.DC.NIC == 1 })
+	RateKernel = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...).
+			Split("Rate_X_DC_NIC1", func(a *RateArgs) bool { return a.X.DC.NIC == 1 })
 	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX, kernelsCubins...)
-	StampTimeKernel = gpu.NewKernel("StampTime", StampTime, kernelsPTX, kernelsCubins...)
+	StampTimeKernel = gpu.NewKernel("StampTime", StampTime, kernelsPTX, kernelsCubins...).
+			Split("StampTime_DC_NIC1", func(a *StampArgs) bool { return a.DC.NIC == 1 })
 )

@@ -25,8 +25,6 @@ var stacks = map[string]stack{
 	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {152, true, nicSpills},
 	"github.com/doorbell-net/doorbell/internal/gintest.Start_DC_NIC1":               {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/internal/gintest.Team_DC_NIC1":                {80, true, nicSpills},
-	"github.com/doorbell-net/doorbell/moe.LLReturn_DC_NIC1":                         {16, true, nicSpills},
-	"github.com/doorbell-net/doorbell/moe.LLSend_DC_NIC1":                           {16, true, nicSpills},
 }
 
 type stack struct {
