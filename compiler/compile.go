@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Options says what is compiled. The zero value is what is committed and shipped.
@@ -84,13 +86,23 @@ func Compile(ctx context.Context, dir string, patterns []string, opt Options) ([
 	if err != nil {
 		return nil, err
 	}
-	var all []*Package
-	for _, t := range texts {
-		opt.Arch = fmt.Sprintf("sm_%d", t.pkg.Arch)
-		if err := tools.finish(ctx, t, opt); err != nil {
-			return nil, err
+	all, errs := make([]*Package, len(texts)), make([]error, len(texts))
+	var wg sync.WaitGroup
+	free := make(chan struct{}, runtime.NumCPU())
+	for i, t := range texts {
+		wg.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			opt := opt
+			opt.Arch = fmt.Sprintf("sm_%d", t.pkg.Arch)
+			all[i], errs[i] = t.pkg, tools.finish(ctx, t, opt)
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err // the first package's
 		}
-		all = append(all, t.pkg)
 	}
 	return all, nil
 }
