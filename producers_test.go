@@ -74,6 +74,7 @@ func progBurst(r *rank) {
 		{16, 2, 8, 20, 1000, 8},   // the window's bytes
 	} {
 		producers := b.blocks * b.warps
+		b.each = r.fewer(b.each)
 		total := producers * b.each
 		dc := r.devComm(doorbell.Needs{Signals: 1, Counters: 1, QueueDepth: b.depth, SmallPut: b.small})
 		recv, send := r.window(r.Size()*total*b.bytes), r.window(total*b.bytes)

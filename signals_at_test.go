@@ -161,7 +161,8 @@ func progShadows(r *rank) {
 // progHints posts with all hints and in each sharing mode; nothing is lost, and nothing waits for the sweep for ever.
 func progHints(r *rank) {
 	for _, sharing := range []doorbell.Sharing{doorbell.SharedByAll, doorbell.OneBlock, doorbell.OneThread} {
-		const depth, rounds = 8, 100
+		const depth = 8
+		rounds := r.fewer(100)
 		dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1, QueueDepth: depth, Sharing: sharing})
 		recv, send := r.window(8*r.Size()), r.window(8)
 		r.run(func(t gpu.Thread) {
