@@ -35,7 +35,9 @@ func (h *HTBuffer) Check() error {
 
 // readOne copies a T from this rank's own memory.
 func readOne[T any](h *HTBuffer, off int) (v T, err error) {
-	return v, h.own.Read(off, gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&v)), int(gpu.SizeOf[T]())))
+	one := make([]T, 1)
+	err = doorbell.Read(h.comm, one, gpu.Cast[T](h.own.Ptr().Byte(uint64(off))))
+	return one[0], err
 }
 
 func (h *HTBuffer) explain(r *Result) error {
@@ -100,7 +102,7 @@ func (h *HTBuffer) Signals(ctx context.Context, st *doorbell.Stream) (s HTSignal
 		return s, err
 	}
 	s.Got = make([]uint64, n)
-	if err := mem.Read(0, gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&s.Got[0])), 8*n)); err != nil {
+	if err := doorbell.Read(h.comm, s.Got, a.Values); err != nil {
 		return s, err
 	}
 	s.Want, err = h.expected()
@@ -145,7 +147,7 @@ func (h *HTBuffer) expected() ([]uint64, error) {
 
 func (h *HTBuffer) ways() ([]HTWay, error) {
 	ways := make([]HTWay, h.opt.Channels*h.lay.nodes)
-	return ways, h.own.Read(h.lay.ways, gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&ways[0])), 64*len(ways)))
+	return ways, doorbell.Read(h.comm, ways, gpu.Cast[HTWay](h.own.Ptr().Byte(uint64(h.lay.ways))))
 }
 
 // Messages is how many messages this rank has put to other nodes, in all dispatches and combines so far.

@@ -11,7 +11,7 @@ import (
 type Stamp struct {
 	Ns     uint64
 	Status gin.Status
-	Done   uint32
+	_      uint32
 }
 
 // StampArgs of StampKernel.
@@ -32,6 +32,6 @@ func StampTime(t gpu.Thread, a StampArgs) {
 		s = c.HybridBarrier(gin.ByWarp(t), 0, gin.FenceNone)
 	}
 	if t.Lane() == 0 {
-		a.At.Store(Stamp{t.Clock(), s, 1})
+		a.At.Store(Stamp{Ns: t.Clock(), Status: s})
 	}
 }

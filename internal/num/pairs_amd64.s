@@ -4,7 +4,15 @@
 
 #include "textflag.h"
 
-// ROUND rounds low halves and high ones to words in HI, with the constants of sumAVX2.
+// CONSTANTS are ROUND's: 1, 0x7fff, the high halves, 0x7fff0000.
+#define CONSTANTS \
+	VPCMPEQD Y1, Y1, Y1; \
+	VPSRLD $31, Y1, Y12; \
+	VPSRLD $17, Y1, Y13; \
+	VPSLLD $16, Y1, Y14; \
+	VPSLLD $16, Y13, Y15
+
+// ROUND rounds low halves and high ones to words in HI.
 #define ROUND(LO, HI) \
 	VCMPPS $3, LO, LO, Y8; \ // NaN
 	VCMPPS $3, HI, HI, Y9; \
@@ -56,31 +64,13 @@ TEXT ·roundAVX2(SB), NOSPLIT, $0-32
 	MOVQ lo+8(FP), BX
 	MOVQ hi+16(FP), CX
 	MOVQ n+24(FP), DX
-	VPCMPEQD Y1, Y1, Y1
-	VPSRLD $31, Y1, Y2 // 1
-	VPSRLD $17, Y1, Y3 // 0x7fff
-	VPSLLD $16, Y3, Y4 // 0x7fff0000
-	VPSLLD $16, Y1, Y1 // the high halves
+	CONSTANTS
 
 round:
-	VMOVDQU (BX), Y5
-	VMOVDQU (CX), Y6
-	VCMPPS $3, Y5, Y5, Y7 // NaN
-	VCMPPS $3, Y6, Y6, Y8
-	VPSRLD $16, Y5, Y9
-	VPSRLD $16, Y6, Y10
-	VPAND Y2, Y9, Y9
-	VPAND Y2, Y10, Y10
-	VPADDD Y3, Y9, Y9
-	VPADDD Y3, Y10, Y10
-	VPADDD Y9, Y5, Y5
-	VPADDD Y10, Y6, Y6
-	VPSRLD $16, Y5, Y5
-	VPAND Y1, Y6, Y6
-	VPBLENDVB Y7, Y3, Y5, Y5
-	VPBLENDVB Y8, Y4, Y6, Y6
-	VPOR Y5, Y6, Y6
-	VMOVDQU Y6, (AX)
+	VMOVDQU (BX), Y4
+	VMOVDQU (CX), Y5
+	ROUND(Y4, Y5)
+	VMOVDQU Y5, (AX)
 	ADDQ $32, AX
 	ADDQ $32, BX
 	ADDQ $32, CX
@@ -97,11 +87,7 @@ TEXT ·sumAVX2(SB), NOSPLIT, $0-48
 	MOVQ w+24(FP), DX
 	MOVQ rows+32(FP), SI
 	MOVQ n+40(FP), DI
-	VPCMPEQD Y1, Y1, Y1
-	VPSRLD $31, Y1, Y12 // 1
-	VPSRLD $17, Y1, Y13 // 0x7fff
-	VPSLLD $16, Y13, Y15 // 0x7fff0000
-	VPSLLD $16, Y1, Y14 // the high halves
+	CONSTANTS
 
 words:
 	VXORPS Y4, Y4, Y4 // low and high halves of 8 words, and of the next 8

@@ -104,9 +104,6 @@ func (h *ht) accounts(loads []*load) (dispatch, combine report.Row) {
 // memcpys go from the buffer's own outputs to its rows, in place of its peers': other rows than the operations', and as many.
 // Outputs stay as they were, so that combines in turn with them add up the same values.
 func (h *ht) memcpys(loads []*load) (*memcpys, error) {
-	if h.clock != nil {
-		return &memcpys{close: func() error { return nil }}, nil
-	}
 	o, size, row := h.moe.Options(), h.got.RowBytes(), 2*h.b.cfg.Hidden
 	rows, outs := gpu.Slice(h.got.Rows(), o.MaxRows*size), gpu.Slice(h.got.Outputs(), o.MaxRows*row)
 	var mine []ref.HTTraffic

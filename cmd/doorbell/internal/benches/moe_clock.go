@@ -15,10 +15,9 @@ import (
 // clock times what is on a stream by the device's clock, as published figures of GPUs do: the host's part of a launch is not
 // counted, and caches hold nothing of what is timed. It is for devices whose memory the host does not see.
 type clock struct {
-	dc     *doorbell.DevComm
-	times  *doorbell.Buffer // stamps
-	flush  *doorbell.Buffer // larger than caches
-	stamps int              // of the step so far
+	dc    *doorbell.DevComm
+	times *doorbell.Buffer // stamps
+	flush *doorbell.Buffer // larger than caches
 }
 
 const maxStamps = 4
@@ -36,66 +35,66 @@ func (b *bench) newClock() (k *clock, err error) {
 	return k, err
 }
 
-// begin queues what empties the caches, and has the stream wait for all ranks'.
-func (m *moeRun) begin() error {
-	k, b := m.clock, m.b
-	grid := doorbell.Grid{Blocks: max(b.c.Warps()/32, 1), Warps: 32}
-	if b.info.Device == "soft" {
-		grid = doorbell.Grid{Blocks: 1, Warps: 1}
+// spans is how long each of what is queued takes, with nothing of the host between them. Caches are emptied before, and all
+// ranks' streams come together.
+func (m *moeRun) spans(queue ...func() error) ([]time.Duration, error) {
+	b, at := m.b, gpu.Cast[kernels.Stamp](m.clock.times.Ptr())
+	stamp := func(i int, together int32) error {
+		a := kernels.StampArgs{DC: m.clock.dc.Device(), At: at.At(i), Together: together}
+		return doorbell.Launch(b.st, kernels.StampTimeKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a)
 	}
-	a := kernels.FillArgs{Span: kernels.Span{At: k.flush.Ptr(), Bytes: uint64(k.flush.Len()), Seed: b.cfg.Seed, Iter: uint64(len(m.ops))}}
-	if err := doorbell.Launch(b.st, kernels.FillKernel, grid, a); err != nil {
-		return err
-	}
-	k.stamps = 0
-	return m.stamp(1)
-}
-
-// stamp queues a look at the device's clock; together: when all ranks' streams have come to theirs.
-func (m *moeRun) stamp(together int32) error {
-	k := m.clock
-	at := gpu.Cast[kernels.Stamp](k.times.Ptr()).At(k.stamps)
-	k.stamps++
-	return doorbell.Launch(m.b.st, kernels.StampTimeKernel, doorbell.Grid{Blocks: 1, Warps: 1}, kernels.StampArgs{DC: k.dc.Device(), At: at, Together: together})
-}
-
-// spans are from each stamp to the next. The stream is done.
-func (m *moeRun) spans() ([]time.Duration, error) {
-	k := m.clock
-	at := make([]kernels.Stamp, k.stamps)
-	if err := doorbell.Read(m.b.c, at, gpu.Cast[kernels.Stamp](k.times.Ptr())); err != nil {
+	if err := m.emptyCaches(); err != nil {
 		return nil, err
 	}
-	out := make([]time.Duration, len(at)-1)
-	for i, s := range at {
-		if s.Status != gin.OK {
-			return nil, fmt.Errorf("rank %d: the ranks' streams did not come together: %v", m.b.c.Rank(), s.Status)
+	if err := stamp(0, 1); err != nil {
+		return nil, err
+	}
+	for i, next := range queue {
+		if err := next(); err != nil {
+			return nil, err
 		}
-		if i > 0 {
-			out[i-1] = time.Duration(s.Ns - at[i-1].Ns)
+		if err := stamp(i+1, 0); err != nil {
+			return nil, err
 		}
+	}
+	if err := m.buf.Wait(b.ctx, b.st); err != nil {
+		return nil, err
+	}
+	stamps := make([]kernels.Stamp, len(queue)+1)
+	if err := doorbell.Read(b.c, stamps, at); err != nil {
+		return nil, err
+	}
+	if s := stamps[0].Status; s != gin.OK {
+		return nil, fmt.Errorf("rank %d: the ranks' streams did not come together: %v", b.c.Rank(), s)
+	}
+	out := make([]time.Duration, len(queue))
+	for i := range out {
+		out[i] = time.Duration(stamps[i+1].Ns - stamps[i].Ns)
 	}
 	return out, nil
 }
 
-// timedByDevice runs a dispatch and its combine, with nothing of the host between them.
+// emptyCaches queues a write that is larger than they are.
+func (m *moeRun) emptyCaches() error {
+	b, flush := m.b, m.clock.flush
+	grid := doorbell.Grid{Blocks: max(b.c.Warps()/32, 1), Warps: 32}
+	if b.info.Device == "soft" {
+		grid = doorbell.Grid{Blocks: 1, Warps: 1}
+	}
+	return doorbell.Launch(b.st, kernels.FillKernel, grid, kernels.FillArgs{Span: kernels.Span{
+		At: flush.Ptr(), Bytes: uint64(flush.Len()), Seed: b.cfg.Seed, Iter: uint64(len(m.ops)),
+	}})
+}
+
+// timedByDevice runs a dispatch and its combine.
 func (m *moeRun) timedByDevice(x *load, d, c *times) error {
-	if err := m.begin(); err != nil {
-		return err
-	}
-	if err := m.form.queueDispatch(x); err != nil {
-		return err
-	}
-	m.ops = append(m.ops, x)
-	for _, queue := range []func() error{
-		func() error { return m.stamp(0) }, m.form.queueCombine, func() error { return m.stamp(0) },
-		func() error { return m.buf.Wait(m.b.ctx, m.b.st) },
-	} {
-		if err := queue(); err != nil {
-			return err
+	took, err := m.spans(func() error {
+		err := m.form.queueDispatch(x)
+		if err == nil {
+			m.ops = append(m.ops, x)
 		}
-	}
-	took, err := m.spans()
+		return err
+	}, m.form.queueCombine)
 	if err != nil {
 		return err
 	}
@@ -106,28 +105,17 @@ func (m *moeRun) timedByDevice(x *load, d, c *times) error {
 
 // stage times a part of an operation: by the device's clock where there is one, else as the host sees it.
 func (m *moeRun) stage(do func() error) (time.Duration, error) {
-	start := time.Now()
 	if m.clock != nil {
-		if err := m.begin(); err != nil {
+		took, err := m.spans(do)
+		if err != nil {
 			return 0, err
 		}
+		return took[0], nil
 	}
+	start := time.Now()
 	if err := do(); err != nil {
 		return 0, err
 	}
-	if m.clock == nil {
-		err := m.buf.Wait(m.b.ctx, m.b.st)
-		return time.Since(start), err
-	}
-	if err := m.stamp(0); err != nil {
-		return 0, err
-	}
-	if err := m.buf.Wait(m.b.ctx, m.b.st); err != nil {
-		return 0, err
-	}
-	took, err := m.spans()
-	if err != nil {
-		return 0, err
-	}
-	return took[0], nil
+	err := m.buf.Wait(m.b.ctx, m.b.st)
+	return time.Since(start), err
 }
