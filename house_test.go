@@ -60,6 +60,7 @@ var floors = []house.Floor{
 		{Path: "netplugin/devnic/wqe"},
 	}},
 	{Number: 2, Folders: []house.Folder{
+		{Path: "internal/device/cuda/cudatest"},
 		{Path: "internal/device"},
 		{Path: "internal/device/soft"},
 		{Path: "internal/device/cuda"},

@@ -2,5 +2,7 @@
 
 package moe
 
+import "github.com/doorbell-net/doorbell"
+
 // Staging is where messages are made before they are put.
-func (b *Buffer) Staging() []byte { return b.send.Buffer().Bytes() }
+func (b *Buffer) Staging() *doorbell.Buffer { return b.send.Buffer() }

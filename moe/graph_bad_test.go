@@ -87,13 +87,13 @@ func TestReplayRefused(t *testing.T) {
 	must(b.FinishCombine(st, call.got))
 	wantError(t, second.Replay(rec.Graph), "another stream")
 	must(call.combined())
-	must(rec.replay(0, second, []*solved{s}))
+	must(rec.replay(second, []*solved{s}))
 	must(call.fused())
 	must(call.fused())
 	// Rows of before a replay that has their turn: that of dispatch 4, the first of 2.
 	must(call.startDispatch())
 	must(call.finishDispatch())
-	must(rec.replay(0, st, []*solved{s}))
+	must(rec.replay(st, []*solved{s}))
 	wantError(t, call.startCombine(), "its rows are dispatch 0 of a graph's now")
 	must(call.fused()) // and all goes on
 	must(b.Close())
@@ -119,19 +119,22 @@ func TestReplayBadInput(t *testing.T) {
 		}
 		st := w.comms[r].Stream()
 		defer st.Close()
-		for i, spoil := range []func(moe.Tokens){
-			func(moe.Tokens) {},
-			func(in moe.Tokens) { in.Experts.At(5).Store(4) },
-			func(moe.Tokens) {},
-			func(in moe.Tokens) { in.Count.Store(5) },
-			func(in moe.Tokens) { in.Count.Store(1 << 31) },
-		} {
-			if err := rec.replay(r, st, all); err != nil {
+		nothing := func(moe.Tokens) error { return nil }
+		count := func(n uint32) func(moe.Tokens) error {
+			return func(in moe.Tokens) error { return doorbell.Write(rec.c, in.Count, []uint32{n}) }
+		}
+		expert := func(in moe.Tokens) error { return doorbell.Write(rec.c, in.Experts.At(5), []int32{4}) }
+		for i, spoil := range []func(moe.Tokens) error{nothing, expert, nothing, count(5), count(1 << 31)} {
+			if err := rec.replay(st, all); err != nil {
 				return err
 			}
-			rec.fill(r, all)
+			if err := rec.fill(all); err != nil {
+				return err
+			}
 			if r == 0 {
-				spoil(rec.steps[0].in)
+				if err := spoil(rec.steps[0].in); err != nil {
+					return err
+				}
 			}
 			for range 2 { // of two the first is told
 				if err := st.Replay(rec.Graph); err != nil {
@@ -149,12 +152,12 @@ func TestReplayBadInput(t *testing.T) {
 				return err
 			}
 			if i != 1 { // all tokens were sent
-				if err := rec.compare(r, all); err != nil {
+				if err := rec.compare(all); err != nil {
 					return err
 				}
 			}
 		}
-		return rec.replay(r, st, all)
+		return rec.replay(st, all)
 	})
 	if err != nil {
 		t.Error(err)
@@ -184,7 +187,9 @@ func TestReplayAlone(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		rec.fill(r, []*solved{in})
+		if err := rec.fill([]*solved{in}); err != nil {
+			return err
+		}
 		st := cs[r].Stream()
 		for range []int{times, theirs}[r] {
 			if err := st.Replay(rec.Graph); err != nil {

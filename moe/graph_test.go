@@ -4,6 +4,7 @@ package moe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -46,6 +47,7 @@ var experts = gpu.NewKernel("experts", func(t gpu.Thread, a expertsArgs) {
 // recording is a graph of some steps on one rank, and the memory that they get their input from at each replay.
 type recording struct {
 	*doorbell.Graph
+	c     *doorbell.Comm
 	b     *moe.Buffer
 	steps []*recorded
 }
@@ -60,7 +62,7 @@ type recorded struct {
 // how many there are is in memory.
 func (w *world) record(r int, order []part, most int) (*recording, error) {
 	c, o := w.comms[r], w.opt
-	rec := &recording{b: w.bufs[r]}
+	rec := &recording{c: c, b: w.bufs[r]}
 	for _, p := range order {
 		if p.stage != 0 {
 			continue
@@ -109,31 +111,37 @@ func launchExperts(st *doorbell.Stream, b *moe.Buffer, got *moe.Received) error 
 }
 
 // fill gives the steps their input: of each as many tokens as its problem has. What is behind them is none of anybody's.
-func (rec *recording) fill(r int, all []*solved) {
-	o := rec.b.Options()
+func (rec *recording) fill(all []*solved) error {
+	c, r, o := rec.c, rec.c.Rank(), rec.b.Options()
+	idx, y := make([]int32, o.MaxTokens*o.TopK), make([]uint16, o.MaxTokens*o.Hidden)
+	for j := range y {
+		y[j] = canary
+	}
 	for i, s := range all {
-		in := rec.steps[i].in
-		rec.steps[i].in.Count.Store(uint32(s.p.Tokens(r)))
-		copy(gpu.Slice(gpu.Cast[uint16](in.X), o.MaxTokens*o.Hidden), s.p.X[r])
-		idx := gpu.Slice(in.Experts, o.MaxTokens*o.TopK)
 		for j := copy(idx, s.p.Idx[r]); j < len(idx); j++ {
 			idx[j] = int32(j % o.Experts)
 		}
-		copy(gpu.Slice(in.Weights, o.MaxTokens*o.TopK), s.p.Weights[r])
-		y := gpu.Slice(rec.steps[i].y, o.MaxTokens*o.Hidden)
-		for j := range y {
-			y[j] = canary
+		in := rec.steps[i].in
+		if err := errors.Join(
+			doorbell.Write(c, in.Count, []uint32{uint32(s.p.Tokens(r))}), doorbell.Write(c, gpu.Cast[uint16](in.X), s.p.X[r]),
+			doorbell.Write(c, in.Experts, idx), doorbell.Write(c, in.Weights, s.p.Weights[r]), doorbell.Write(c, rec.steps[i].y, y),
+		); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 const canary = 0x7fff // a NaN that no sum is
 
 // compare wants what the reference makes of it, bit by bit, and nothing behind it.
-func (rec *recording) compare(r int, all []*solved) error {
-	o := rec.b.Options()
+func (rec *recording) compare(all []*solved) error {
+	r, o := rec.c.Rank(), rec.b.Options()
 	for i, s := range all {
-		y := gpu.Slice(rec.steps[i].y, o.MaxTokens*o.Hidden)
+		y, err := values(rec.c, rec.steps[i].y, o.MaxTokens*o.Hidden)
+		if err != nil {
+			return err
+		}
 		if err := ref.DiffBits(s.want[r], y[:len(s.want[r])]); err != nil {
 			return fmt.Errorf("rank %d, step %d: combine: %w", r, i, err)
 		}
@@ -147,8 +155,11 @@ func (rec *recording) compare(r int, all []*solved) error {
 }
 
 // replay fills, replays, waits and compares; of a graph of one step, its rows too.
-func (rec *recording) replay(r int, st *doorbell.Stream, all []*solved) error {
-	rec.fill(r, all)
+func (rec *recording) replay(st *doorbell.Stream, all []*solved) error {
+	r := rec.c.Rank()
+	if err := rec.fill(all); err != nil {
+		return err
+	}
 	if err := st.Replay(rec.Graph); err != nil {
 		return err
 	}
@@ -156,11 +167,11 @@ func (rec *recording) replay(r int, st *doorbell.Stream, all []*solved) error {
 		return err
 	}
 	if s := all[0]; len(all) == 1 {
-		if err := compareRows(s.p, rec.b.Options(), r, rec.steps[0].got, s.rows[r], nil); err != nil {
+		if err := compareRows(rec.c, s.p, rec.b.Options(), rec.steps[0].got, s.rows[r], nil); err != nil {
 			return fmt.Errorf("rank %d: dispatch: %w", r, err)
 		}
 	}
-	return rec.compare(r, all)
+	return rec.compare(all)
 }
 
 var whole = []part{{0, 0}, {0, 1}, {0, 2}, {0, 3}}
@@ -199,7 +210,7 @@ func TestReplays(t *testing.T) {
 				st := w.comms[r].Stream()
 				defer st.Close()
 				for i := range all {
-					if err := rec.replay(r, st, all[i]); err != nil {
+					if err := rec.replay(st, all[i]); err != nil {
 						return fmt.Errorf("replay %d: %w", i, err)
 					}
 				}
@@ -282,7 +293,7 @@ func TestReplaysAmongCalls(t *testing.T) {
 				if u.calls[r] {
 					err = w.runOn(st, r, u.all, orders[u.graph], nil)
 				} else {
-					err = recs[u.graph].replay(r, st, u.all)
+					err = recs[u.graph].replay(st, u.all)
 				}
 				if err != nil {
 					return fmt.Errorf("turn %d: %w", i, err)

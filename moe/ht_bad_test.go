@@ -147,7 +147,9 @@ func TestHTRowsThatDoNotFit(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			s.spoil()
+			if err := s.spoil(); err != nil {
+				return err
+			}
 			got, err := s.h.Dispatch(st, s.in)
 			if err != nil {
 				return err
@@ -160,7 +162,10 @@ func TestHTRowsThatDoNotFit(t *testing.T) {
 			if n, err := s.h.Count(got); n != 0 || err != nil {
 				return fmt.Errorf("rank %d: %d rows came, %w", r, n, err)
 			}
-			rows, infos := rowsOf(s.h, got)
+			rows, infos, err := s.rowsOf(got)
+			if err != nil {
+				return err
+			}
 			for _, b := range append(rows, infos...) {
 				if b != htCanary {
 					return fmt.Errorf("rank %d: something was written", r)

@@ -68,8 +68,10 @@ func TestHTSkew(t *testing.T) {
 					return err
 				}
 				// Once more, of other outputs: none, so that all sums are 0.
-				outs := gpu.Slice(gpu.Cast[uint16](one.got.Outputs()), w.bufs[r].Options().MaxRows*s.p.Hidden)
-				clear(outs)
+				none := make([]uint16, w.bufs[r].Options().MaxRows*s.p.Hidden)
+				if err := doorbell.Write(one.c, gpu.Cast[uint16](one.got.Outputs()), none); err != nil {
+					return err
+				}
 				nothing := &htSolved{p: s.p, y: make([][]uint16, ranks), w: make([][]float32, ranks)}
 				nothing.y[r] = make([]uint16, len(s.y[r]))
 				one.htSolved, one.out.Weights = nothing, gpu.Ptr[float32]{}
@@ -216,28 +218,26 @@ func (w *htWorld) replay(r int, all []*htSolved, tokens int) error {
 			}
 			continue
 		}
-		count.Store(uint32(s.p.Tokens(r)))
-		copy(gpu.Slice(x, tokens*o.Hidden), s.p.X[r])
-		copy(gpu.Slice(idx, tokens*o.TopK), s.p.Idx[r])
-		copy(gpu.Slice(weights, tokens*o.TopK), s.p.Weights[r])
-		if err := st.Replay(g); err != nil {
+		if err := errors.Join(doorbell.Write(c, count, []uint32{uint32(s.p.Tokens(r))}), doorbell.Write(c, x, s.p.X[r]), doorbell.Write(c, idx, s.p.Idx[r]),
+			doorbell.Write(c, weights, s.p.Weights[r]), st.Replay(g)); err != nil {
 			return err
 		}
 		if err := h.Wait(context.Background(), st); err != nil {
 			return fmt.Errorf("replay %d: %w", n, err)
 		}
 		for i := range y {
-			if err := ref.DiffBits(s.y[r], gpu.Slice(y[i], len(s.y[r]))); err != nil {
+			sums, err1 := values(c, y[i], len(s.y[r]))
+			got, err2 := values(c, yw[i], len(s.w[r]))
+			if err := errors.Join(err1, err2, ref.DiffBits(s.y[r], sums)); err != nil {
 				return fmt.Errorf("rank %d, replay %d, combine %d: %w", r, n, i, err)
 			}
-			if got := gpu.Slice(yw[i], len(s.w[r])); !slices.Equal(got, s.w[r]) {
+			if !slices.Equal(got, s.w[r]) {
 				return fmt.Errorf("rank %d, replay %d, combine %d: weights %v, must be %v", r, n, i, got, s.w[r])
 			}
 		}
 	}
 	// What is wrong with a replay's input is told.
-	count.Store(uint32(tokens + 1))
-	if err := st.Replay(g); err != nil {
+	if err := errors.Join(doorbell.Write(c, count, []uint32{uint32(tokens + 1)}), st.Replay(g)); err != nil {
 		return err
 	}
 	err = h.Wait(context.Background(), st)

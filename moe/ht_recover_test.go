@@ -10,7 +10,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/doorbell-net/doorbell"
-	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/routing"
 )
@@ -26,7 +25,9 @@ func (w *htWorld) run(r int, all []*htSolved, idx [][]int32, before func(part in
 			return err
 		}
 		if idx != nil {
-			copy(gpu.Slice(one.in.Experts, len(idx[i])), idx[i])
+			if err := doorbell.Write(one.c, one.in.Experts, idx[i]); err != nil {
+				return err
+			}
 		}
 		for part, f := range []func() error{one.dispatch, one.combine} {
 			if before != nil {

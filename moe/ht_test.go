@@ -5,6 +5,7 @@ package moe_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -106,6 +107,7 @@ type htStep struct {
 	*htSolved
 	world *htWorld
 	r     int
+	c     *doorbell.Comm
 	h     *moe.HTBuffer
 	st    *doorbell.Stream
 	in    moe.Tokens
@@ -119,7 +121,7 @@ func (w *htWorld) step(s *htSolved, r int, st *doorbell.Stream) (*htStep, error)
 	idx, err2 := memory(c, p.Idx[r])
 	y, err3 := memory(c, make([]uint16, len(p.X[r])))
 	yw, err4 := memory(c, make([]float32, len(p.Idx[r])))
-	one := &htStep{htSolved: s, world: w, r: r, h: w.bufs[r], st: st,
+	one := &htStep{htSolved: s, world: w, r: r, c: c, h: w.bufs[r], st: st,
 		in:  moe.Tokens{N: p.Tokens(r), X: gpu.Cast[byte](x), Experts: idx},
 		out: moe.HTCombined{Y: gpu.Cast[byte](y), Weights: yw}}
 	var err5 error
@@ -144,27 +146,29 @@ func (w *htWorld) step(s *htSolved, r int, st *doorbell.Stream) (*htStep, error)
 const htCanary = 0xa5
 
 // rowsOf is all rows that a rank has memory for, and what is known of each.
-func rowsOf(h *moe.HTBuffer, r *moe.HTReceived) (rows, infos []byte) {
-	n := h.Options().MaxRows
-	return gpu.Slice(r.Rows(), n*r.RowBytes()), gpu.Slice(gpu.Cast[byte](r.Infos()), n*r.InfoBytes())
+func (s *htStep) rowsOf(r *moe.HTReceived) (rows, infos []byte, err error) {
+	n := s.h.Options().MaxRows
+	rows, err1 := values(s.c, r.Rows(), n*r.RowBytes())
+	infos, err2 := values(s.c, gpu.Cast[byte](r.Infos()), n*r.InfoBytes())
+	return rows, infos, errors.Join(err1, err2)
 }
 
 // spoil writes canaries where rows come: none comes before this rank has begun the dispatch.
-func (s *htStep) spoil() {
-	if s.world.last[s.r] == nil {
-		return
+func (s *htStep) spoil() error {
+	r := s.world.last[s.r]
+	if r == nil {
+		return nil
 	}
-	rows, infos := rowsOf(s.h, s.world.last[s.r])
-	for i := range rows {
-		rows[i] = htCanary
+	canaries := func(to gpu.Ptr[byte], size int) error {
+		return doorbell.Write(s.c, to, bytes.Repeat([]byte{htCanary}, s.h.Options().MaxRows*size))
 	}
-	for i := range infos {
-		infos[i] = htCanary
-	}
+	return errors.Join(canaries(r.Rows(), r.RowBytes()), canaries(gpu.Cast[byte](r.Infos()), r.InfoBytes()))
 }
 
 func (s *htStep) dispatch() (err error) {
-	s.spoil()
+	if err := s.spoil(); err != nil {
+		return err
+	}
 	if s.got != nil {
 		err = s.h.DispatchAgain(s.st, s.got, s.in.X)
 	} else {
@@ -190,20 +194,26 @@ func (s *htStep) compare() error {
 	if n != len(want) {
 		return fmt.Errorf("rank %d: %d rows, must be %d", s.r, n, len(want))
 	}
-	rows, infos := rowsOf(s.h, s.got)
-	outs := gpu.Slice(gpu.Cast[uint16](s.got.Outputs()), o.MaxRows*o.Hidden)
-	weights := gpu.Slice(s.got.OutputWeights(), o.MaxRows*o.TopK)
+	rows, infos, err := s.rowsOf(s.got)
+	if err != nil {
+		return err
+	}
+	var outs []uint16
+	var weights []float32
+	// About each row stand its info, and at the same distance its experts and weights.
+	first := gpu.PtrOf(infos)
+	toExperts, toWeights := s.got.Experts().Addr()-s.got.Infos().Addr(), s.got.Weights().Addr()-s.got.Infos().Addr()
 	for i, w := range want {
-		at := uint64(i * s.got.InfoBytes())
-		info := gpu.Cast[moe.HTInfo](gpu.Cast[byte](s.got.Infos()).Byte(at)).Raw()
+		about := first.Byte(uint64(i * s.got.InfoBytes()))
+		info := gpu.Cast[moe.HTInfo](about).Raw()
 		if int(info.Rank) != w.SrcRank || int(info.Token) != w.SrcToken {
 			return fmt.Errorf("rank %d: row %d is token %d of rank %d, must be token %d of rank %d", s.r, i, info.Token, info.Rank, w.SrcToken, w.SrcRank)
 		}
-		experts := gpu.Slice(gpu.Cast[int32](gpu.Cast[byte](s.got.Experts()).Byte(at)), o.TopK)
+		experts := gpu.Slice(gpu.Cast[int32](about.Byte(toExperts)), o.TopK)
 		if !slices.Equal(experts, w.Experts) {
 			return fmt.Errorf("rank %d: row %d has experts %v, must have %v", s.r, i, experts, w.Experts)
 		}
-		got := gpu.Slice(gpu.Cast[float32](gpu.Cast[byte](s.got.Weights()).Byte(at)), o.TopK)
+		got := gpu.Slice(gpu.Cast[float32](about.Byte(toWeights)), o.TopK)
 		if !slices.Equal(got, w.Weights) {
 			return fmt.Errorf("rank %d: row %d has weights %v, must have %v", s.r, i, got, w.Weights)
 		}
@@ -211,8 +221,10 @@ func (s *htStep) compare() error {
 		if row := rows[i*len(sent):][:len(sent)]; !bytes.Equal(row, sent) {
 			return fmt.Errorf("rank %d: row %d is %x, must be %x", s.r, i, row, sent)
 		}
-		copy(outs[i*o.Hidden:], s.outs[s.r][i].Y)
-		copy(weights[i*o.TopK:], s.outs[s.r][i].Weights)
+		outs, weights = append(outs, s.outs[s.r][i].Y...), append(weights, s.outs[s.r][i].Weights...)
+	}
+	if err := errors.Join(doorbell.Write(s.c, gpu.Cast[uint16](s.got.Outputs()), outs), doorbell.Write(s.c, s.got.OutputWeights(), weights)); err != nil {
+		return err
 	}
 	const fresh = 0 // of memory that no dispatch has come to yet
 	for _, b := range append(slices.Clone(rows[n*s.got.RowBytes():]), infos[n*s.got.InfoBytes():]...) {
@@ -220,7 +232,10 @@ func (s *htStep) compare() error {
 			return fmt.Errorf("rank %d: something was written behind the %d rows", s.r, n)
 		}
 	}
-	counts := gpu.Slice(s.got.ExpertRows(), s.h.LocalExperts())
+	counts, err := values(s.c, s.got.ExpertRows(), s.h.LocalExperts())
+	if err != nil {
+		return err
+	}
 	for l, n := range ref.HTExpertRows(s.p, s.r, o.Align) {
 		if int(counts[l]) != n {
 			return fmt.Errorf("rank %d: local expert %d has %d rows, must have %d", s.r, l, counts[l], n)
@@ -230,17 +245,23 @@ func (s *htStep) compare() error {
 }
 
 func (s *htStep) combine() error {
-	y, w := gpu.Slice(gpu.Cast[uint16](s.out.Y), len(s.y[s.r])), gpu.Slice(s.out.Weights, len(s.w[s.r]))
+	y, w, to := make([]uint16, len(s.y[s.r])), make([]float32, len(s.w[s.r])), gpu.Cast[uint16](s.out.Y)
 	for i := range y {
 		y[i] = 0x7fff
 	}
 	for i := range w {
 		w[i] = -1
 	}
+	if err := errors.Join(doorbell.Write(s.c, to, y), doorbell.Write(s.c, s.out.Weights, w)); err != nil {
+		return err
+	}
 	if err := s.h.Combine(s.st, s.got, s.out); err != nil {
 		return err
 	}
 	if err := s.h.Wait(context.Background(), s.st); err != nil {
+		return err
+	}
+	if err := errors.Join(doorbell.Read(s.c, y, to), doorbell.Read(s.c, w, s.out.Weights)); err != nil {
 		return err
 	}
 	if err := ref.DiffBits(s.y[s.r], y); err != nil {

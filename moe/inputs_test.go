@@ -160,7 +160,7 @@ func TestNumbersOfTokensInTurn(t *testing.T) {
 		for round := range 4 {
 			for i := range numbers {
 				i := (i*(round+1) + round) % len(numbers)
-				if err := graphs[i].replay(r, st, all[i:i+1]); err != nil {
+				if err := graphs[i].replay(st, all[i:i+1]); err != nil {
 					return err
 				}
 				x, err := w.step(all[i], r, st)
@@ -226,26 +226,26 @@ func TestRowsBehindTheCount(t *testing.T) {
 			if err := x.fused(); err != nil {
 				return err
 			}
-			n := x.b.LocalExperts() * x.got.Capacity()
-			rows := gpu.Slice(x.got.Rows(), n*x.got.RowBytes())
-			infos := gpu.Slice(gpu.Cast[byte](x.got.Infos()), n*16)
-			for _, b := range [][]byte{rows, infos} {
-				for i := range b {
-					b[i] = 0xa5
-				}
+			n, size := x.b.LocalExperts()*x.got.Capacity(), x.got.RowBytes()
+			rows, infos := x.got.Rows(), gpu.Cast[byte](x.got.Infos())
+			old := bytes.Repeat([]byte{0xa5}, n*max(size, 16))
+			if err := errors.Join(doorbell.Write(x.c, rows, old[:n*size]), doorbell.Write(x.c, infos, old[:n*16])); err != nil {
+				return err
 			}
 			if err := x.fused(); err != nil {
 				return err
 			}
-			for l, count := range gpu.Slice(x.got.Counts(), x.b.LocalExperts()) {
-				from, to := l*x.got.Capacity()+int(count), (l+1)*x.got.Capacity()
-				for _, b := range [][]byte{rows[from*x.got.RowBytes() : to*x.got.RowBytes()], infos[from*16 : to*16]} {
-					if len(bytes.Trim(b, "\xa5")) != 0 {
-						return fmt.Errorf("local expert %d: something was written behind its %d rows", l, count)
-					}
+			counts, err := values(x.c, x.got.Counts(), x.b.LocalExperts())
+			for l, count := range counts {
+				from, behind := l*x.got.Capacity()+int(count), x.got.Capacity()-int(count)
+				b, err1 := values(x.c, rows.Byte(uint64(from*size)), behind*size)
+				i, err2 := values(x.c, infos.Byte(uint64(from*16)), behind*16)
+				err = errors.Join(err, err1, err2)
+				if len(bytes.Trim(append(b, i...), "\xa5")) != 0 {
+					return fmt.Errorf("local expert %d: something was written behind its %d rows", l, count)
 				}
 			}
-			return nil
+			return err
 		})
 		if err != nil {
 			t.Errorf("%+v: %v", o, err)
@@ -276,7 +276,11 @@ func TestWeightsOfAnyBits(t *testing.T) {
 	}
 	isNaN := func(v uint16) bool { return v&0x7fff > 0x7f80 }
 	nans := 0
-	for j, got := range gpu.Slice(x.y, 5*16) {
+	y, err := values(x.c, x.y, 5*16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for j, got := range y {
 		if want := s.want[0][j]; got != want && !(isNaN(got) && isNaN(want)) {
 			t.Errorf("token %d, element %d: %#04x, want %#04x", j/16, j%16, got, want)
 		}

@@ -4,6 +4,7 @@ package moe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -86,22 +87,33 @@ func memory[T any](c *doorbell.Comm, v []T) (gpu.Ptr[T], error) {
 		return gpu.Ptr[T]{}, err
 	}
 	p := gpu.Cast[T](b.Ptr())
-	copy(gpu.Slice(p, len(v)), v)
-	return p, nil
+	return p, doorbell.Write(c, p, v)
+}
+
+// values copies n of them from memory of a rank's device.
+func values[T any](c *doorbell.Comm, from gpu.Ptr[T], n int) ([]T, error) {
+	v := make([]T, n)
+	return v, doorbell.Read(c, v, from)
 }
 
 // compareRows compares what a rank received, and writes what its experts make of it, unless they have done so.
-func compareRows(p *ref.Problem, o moe.Options, r int, got *moe.Received, want [][]ref.Row, expert ref.Expert) error {
-	cap, h, f := got.Capacity(), p.Hidden, o.Format
-	counts := gpu.Slice(got.Counts(), len(want))
-	all, size := gpu.Slice(got.Rows(), len(want)*cap*got.RowBytes()), got.RowBytes()
-	outs := gpu.Slice(gpu.Cast[uint16](got.Outputs()), len(want)*cap*h)
-	infos := gpu.Slice(got.Infos(), len(want)*cap)
+func compareRows(c *doorbell.Comm, p *ref.Problem, o moe.Options, got *moe.Received, want [][]ref.Row, expert ref.Expert) error {
+	r, h, f, size := c.Rank(), p.Hidden, o.Format, got.RowBytes()
+	counts, err := values(c, got.Counts(), len(want))
+	if err != nil {
+		return err
+	}
 	for l := range want {
+		first, n := l*got.Capacity(), int(counts[l])
+		all, err1 := values(c, got.Rows().Byte(uint64(first*size)), n*size)
+		infos, err2 := values(c, got.Infos().At(first), n)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
 		var rows []ref.Row
-		for i := range int(counts[l]) {
-			at := l*cap + i
-			info, bytes := infos[at], all[at*size:(at+1)*size]
+		outs := make([]uint16, n*h)
+		for i, info := range infos {
+			bytes := all[i*size:][:size]
 			row := ref.Decode(f, bytes, h)
 			rows = append(rows, ref.Row{SrcRank: int(info.Rank), SrcToken: int(info.Token), SrcK: int(info.K), Payload: row})
 			if info.Expert != int32(p.FirstExpert(r)+l) {
@@ -112,8 +124,13 @@ func compareRows(p *ref.Problem, o moe.Options, r int, got *moe.Received, want [
 			}
 			for j, v := range row {
 				if expert != nil {
-					outs[at*h+j] = expert(int(info.Expert), j, v)
+					outs[i*h+j] = expert(int(info.Expert), j, v)
 				}
+			}
+		}
+		if expert != nil {
+			if err := doorbell.Write(c, gpu.Cast[uint16](got.Outputs()).At(first*h), outs); err != nil {
+				return err
 			}
 		}
 		if !o.Deterministic {

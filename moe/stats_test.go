@@ -5,6 +5,7 @@ package moe_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -125,32 +126,41 @@ func TestCombineCopiesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, b := range w.bufs { // all have received, so nobody reads it any more
-			for i := range b.Staging() {
-				b.Staging()[i] = 0xa5
+			if err := b.Staging().Write(0, bytes.Repeat([]byte{0xa5}, b.Staging().Len())); err != nil {
+				t.Fatal(err)
 			}
 			b.Measure(true)
 		}
 		if err := each(2, func(r int) error {
 			st := steps[r]
-			rows := gpu.Slice(st.got.Rows(), st.b.LocalExperts()*st.got.Capacity()*st.got.RowBytes())
-			outputs := gpu.Slice(st.got.Outputs(), len(rows))
-			rowsWere, outputsWere := bytes.Clone(rows), bytes.Clone(outputs)
+			n := st.b.LocalExperts() * st.got.Capacity() * st.got.RowBytes()
+			rowsWere, err1 := values(st.c, st.got.Rows(), n)
+			outputsWere, err2 := values(st.c, st.got.Outputs(), n)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
 			if err := st.b.Combine(st.st, st.got, gpu.Cast[byte](st.y)); err != nil {
 				return err
 			}
 			if err := st.combined(); err != nil {
 				return err
 			}
-			if len(bytes.Trim(st.b.Staging(), "\xa5")) != 0 || !bytes.Equal(rows, rowsWere) || !bytes.Equal(outputs, outputsWere) {
+			rows, err1 := values(st.c, st.got.Rows(), n)
+			outputs, err2 := values(st.c, st.got.Outputs(), n)
+			staging := make([]byte, st.b.Staging().Len())
+			if err := errors.Join(err1, err2, st.b.Staging().Read(0, staging)); err != nil {
+				return err
+			}
+			if len(bytes.Trim(staging, "\xa5")) != 0 || !bytes.Equal(rows, rowsWere) || !bytes.Equal(outputs, outputsWere) {
 				return fmt.Errorf("rank %d: memory that the combine has nothing to do with has changed", r)
 			}
 			got, err := st.b.Stats()
-			n := uint64(0)
+			last := uint64(0)
 			for _, l := range got.Last {
-				n += uint64(l)
+				last += uint64(l)
 			}
-			if moved := got.LSA.Bytes + got.GIN.Bytes; err == nil && moved != n*uint64(o.AnswerBytes()) {
-				err = fmt.Errorf("rank %d: %d bytes for %d rows of %d", r, moved, n, o.AnswerBytes())
+			if moved := got.LSA.Bytes + got.GIN.Bytes; err == nil && moved != last*uint64(o.AnswerBytes()) {
+				err = fmt.Errorf("rank %d: %d bytes for %d rows of %d", r, moved, last, o.AnswerBytes())
 			}
 			return err
 		}); err != nil {

@@ -35,6 +35,7 @@ func solve(p *ref.Problem, f moe.Format, do ref.Expert) (*solved, error) {
 type step struct {
 	*solved
 	r    int
+	c    *doorbell.Comm
 	b    *moe.Buffer
 	st   *doorbell.Stream
 	in   moe.Tokens
@@ -59,7 +60,7 @@ func (w *world) step(s *solved, r int, st *doorbell.Stream) (*step, error) {
 	}
 	y, err := memory(c, make([]uint16, len(p.X[r])))
 	in := moe.Tokens{N: p.Tokens(r), X: gpu.Cast[byte](x), Experts: idx, Weights: weights}
-	return &step{solved: s, r: r, b: w.bufs[r], st: st, in: in, y: y, rank: fmt.Sprintf("rank %d", r)}, err
+	return &step{solved: s, r: r, c: c, b: w.bufs[r], st: st, in: in, y: y, rank: fmt.Sprintf("rank %d", r)}, err
 }
 
 // The parts of a step. Each that waits looks at what has come.
@@ -79,7 +80,7 @@ func (s *step) dispatched() error {
 	if err := s.b.Wait(context.Background(), s.st); err != nil {
 		return err
 	}
-	if err := compareRows(s.p, s.b.Options(), s.r, s.got, s.rows[s.r], s.do); err != nil {
+	if err := compareRows(s.c, s.p, s.b.Options(), s.got, s.rows[s.r], s.do); err != nil {
 		return fmt.Errorf("%s: dispatch: %w", s.rank, err)
 	}
 	return nil
@@ -98,7 +99,11 @@ func (s *step) combined() error {
 	if err := s.b.Wait(context.Background(), s.st); err != nil {
 		return err
 	}
-	if err := ref.DiffBits(s.want[s.r], gpu.Slice(s.y, len(s.p.X[s.r]))); err != nil {
+	y, err := values(s.c, s.y, len(s.p.X[s.r]))
+	if err != nil {
+		return err
+	}
+	if err := ref.DiffBits(s.want[s.r], y); err != nil {
 		return fmt.Errorf("%s: combine: %w", s.rank, err)
 	}
 	return nil

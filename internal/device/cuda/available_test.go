@@ -63,22 +63,22 @@ func TestNotAvailable(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDouble(t)
 			for what, v := range c.set {
-				d.set(what, v)
+				d.Set(what, v)
 			}
 			_, err := d.try(cuda.Options{})
 			refused(t, err, append(c.words, "open device cuda")...)
 			// Afterwards the same process may find one: nothing of the failure is kept.
-			d.ask("double_reset")
+			d.Ask("double_reset")
 			shut(t, d.open(cuda.Options{}).Close)
 		})
 	}
 
 	d := newDouble(t)
-	d.set("devices", 2)
+	d.Set("devices", 2)
 	_, err = d.try(cuda.Options{GPU: cuda.Index(2)})
 	refused(t, err, "GPU 2 asked for, 0 to 1 are there")
 	other := newDouble(t)
-	other.fail("cuInit", 1, 999)
+	other.FailCall("cuInit", 1, 999)
 	_, err = other.try(cuda.Options{})
 	refused(t, err, "cuInit: CUDA_ERROR (999)")
 }
@@ -86,8 +86,8 @@ func TestNotAvailable(t *testing.T) {
 // TestOneProcess: where a GPU takes one process, the second is told so.
 func TestOneProcess(t *testing.T) {
 	d := newDouble(t)
-	d.set("mode", 3)
-	d.fail("cuDevicePrimaryCtxRetain", 1, 46)
+	d.Set("mode", 3)
+	d.FailCall("cuDevicePrimaryCtxRetain", 1, 46)
 	_, err := d.try(cuda.Options{})
 	says(t, err, "cuDevicePrimaryCtxRetain", "(46)", "GPU 0 (double 0) is in compute mode Exclusive_Process", "nvidia-smi -c 0")
 	dev := d.open(cuda.Options{})
@@ -113,7 +113,7 @@ func TestBadOptions(t *testing.T) {
 // TestChoice: by the local rank modulo the GPUs, or the one that is asked for.
 func TestChoice(t *testing.T) {
 	d := newDouble(t)
-	d.set("devices", 3)
+	d.Set("devices", 3)
 	for _, c := range []struct {
 		o    cuda.Options
 		want int
@@ -124,7 +124,7 @@ func TestChoice(t *testing.T) {
 		}
 		shut(t, dev.Close)
 	}
-	d.set("devices", 1) // as where each process sees a GPU of its own
+	d.Set("devices", 1) // as where each process sees a GPU of its own
 	dev := d.open(cuda.Options{LocalRank: 5})
 	if caps := dev.Caps(); caps.Index != 0 {
 		t.Errorf("local rank 5 took GPU %d of 1", caps.Index)
@@ -135,17 +135,17 @@ func TestChoice(t *testing.T) {
 // TestLook tells of all GPUs, also of those that are not fit, and opens none.
 func TestLook(t *testing.T) {
 	d := newDouble(t)
-	d.set("devices", 2)
-	all, unfit, err := cuda.Look(d.path)
+	d.Set("devices", 2)
+	all, unfit, err := cuda.Look(d.Path)
 	if err != nil || len(all) != 2 || len(unfit) != 2 || unfit[0] != nil || unfit[1] != nil || all[1].Index != 1 || all[0].Name == "" {
 		t.Errorf("found %+v, %v, %v", all, unfit, err)
 	}
-	if d.count("cuDevicePrimaryCtxRetain") != 0 {
+	if d.Count("cuDevicePrimaryCtxRetain") != 0 {
 		t.Error("a GPU was opened")
 	}
 	d = newDouble(t)
-	d.set("devices", 0)
-	if _, _, err = cuda.Look(d.path); !errors.Is(err, device.ErrNotAvailable) {
+	d.Set("devices", 0)
+	if _, _, err = cuda.Look(d.Path); !errors.Is(err, device.ErrNotAvailable) {
 		t.Errorf("without a GPU: %v", err)
 	}
 	_, _, err = cuda.Look("libcuda-of-nobody.so.1")
@@ -163,13 +163,13 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("CUDA_MODULE_LOADING", "")
 	t.Setenv("CUDA_LAUNCH_BLOCKING", "0")
 	shut(t, d.open(cuda.Options{}).Close)
-	if seen := ffi.String(d.ask("double_environment")); seen != "32 EAGER" {
+	if seen := ffi.String(d.Ask("double_environment")); seen != "32 EAGER" {
 		t.Errorf("the driver started with %q, want 32 EAGER", seen)
 	}
 	d = newDouble(t)
 	t.Setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")
 	shut(t, d.open(cuda.Options{}).Close)
-	if seen := ffi.String(d.ask("double_environment")); seen != "16 EAGER" {
+	if seen := ffi.String(d.Ask("double_environment")); seen != "16 EAGER" {
 		t.Errorf("the driver started with %q, want the 16 that were set", seen)
 	}
 	for name, values := range map[string][]string{
@@ -181,7 +181,7 @@ func TestEnvironment(t *testing.T) {
 				d := newDouble(t)
 				_, err := d.try(cuda.Options{})
 				says(t, err, name+"="+v, "accepted")
-				if d.count("cuInit") != 0 {
+				if d.Count("cuInit") != 0 {
 					t.Error("the driver was started all the same")
 				}
 			})

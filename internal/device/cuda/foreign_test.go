@@ -24,9 +24,9 @@ func TestForeignKernels(t *testing.T) {
 	if !b.Busy() {
 		t.Error("the device is not busy while a foreign kernel runs")
 	}
-	frees := d.count("cuMemFree_v2")
+	frees := d.Count("cuMemFree_v2")
 	shut(t, m.Free)
-	if d.count("cuMemFree_v2") != frees {
+	if d.Count("cuMemFree_v2") != frees {
 		t.Error("memory was given back beside a foreign kernel")
 	}
 	_, err := b.AllocHost(2 << 20)
@@ -39,7 +39,7 @@ func TestForeignKernels(t *testing.T) {
 		t.Error("the device is busy when nothing runs")
 	}
 	shut(t, must[device.Memory](t)(b.Alloc(100)).Free)
-	if d.count("cuMemFree_v2") == frees {
+	if d.Count("cuMemFree_v2") == frees {
 		t.Error("what was freed beside a foreign kernel is not given back after it")
 	}
 	shut(t, a.Close)

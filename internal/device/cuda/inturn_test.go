@@ -31,16 +31,16 @@ func TestOutOfMemoryInTurn(t *testing.T) {
 				t.Run(fmt.Sprintf("shared=%v,%s,%d", shared, f, nth), func(t *testing.T) {
 					d := newDouble(t)
 					before := descriptors(t)
-					d.fail(f, nth, 2)
+					d.FailCall(f, nth, 2)
 					err := everything(t, d, shared)
 					if err != nil && !errors.Is(err, device.ErrOutOfMemory) {
 						t.Errorf("%v, want ErrOutOfMemory", err)
 					}
-					if d.count("cuDevicePrimaryCtxRetain") != d.count("cuDevicePrimaryCtxRelease_v2") && f != "cuDevicePrimaryCtxRetain" {
+					if d.Count("cuDevicePrimaryCtxRetain") != d.Count("cuDevicePrimaryCtxRelease_v2") && f != "cuDevicePrimaryCtxRetain" {
 						t.Error("a context is left")
 					}
-					reached = d.count(f) >= nth
-					d.fail(f, 0, 0)
+					reached = d.Count(f) >= nth
+					d.FailCall(f, 0, 0)
 					if err := everything(t, d, shared); err != nil {
 						t.Errorf("afterwards: %v", err)
 					}

@@ -43,11 +43,11 @@ func TestStreamsUsedAgain(t *testing.T) {
 		g := must[device.Graph](t)(dev.Capture(func(s device.Stream) error { return s.Launch(nothingKernel.Bind(struct{}{}), one) }))
 		shut(t, g.Close)
 	}
-	if n := d.count("cuStreamCreateWithPriority"); n != own+3 {
+	if n := d.Count("cuStreamCreateWithPriority"); n != own+3 {
 		t.Errorf("the driver made %d streams, want %d", n, own+3)
 	}
 	shut(t, dev.Close)
-	if n := d.count("streams"); n != 0 {
+	if n := d.Count("streams"); n != 0 {
 		t.Errorf("%d streams of the driver are left", n)
 	}
 }
@@ -56,10 +56,10 @@ func TestStreamsUsedAgain(t *testing.T) {
 // they are.
 func TestUnfinishedStream(t *testing.T) {
 	d := newDouble(t)
-	d.set("devices", 2)
+	d.Set("devices", 2)
 	dev, other := d.open(cuda.Options{}), d.open(cuda.Options{LocalRank: 1})
 	g, foreign := gate(t, dev), other.NewStream()
-	d.until("running", 1)
+	d.Until("running", 1)
 	g.stream.WaitEvent(foreign.Record())
 	shut(t, g.stream.Close) // it has failed, so nothing is waited for
 	s := dev.NewStream()
@@ -67,7 +67,7 @@ func TestUnfinishedStream(t *testing.T) {
 		t.Fatalf("a stream beside one that failed: %v", err)
 	}
 	g.release()
-	d.until("running", 0)
+	d.Until("running", 0)
 	for _, f := range []func() error{s.Close, foreign.Close, g.word.Free, g.late.Free, dev.Close, other.Close} {
 		shut(t, f)
 	}
@@ -107,7 +107,7 @@ func TestLocalMemory(t *testing.T) {
 	if _, err := dev.CooperativeBlocks(kernelOf("Nothing", header("// of local memory\n.visible .entry Nothing()\n{ ret; }\n")).Code(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if held, times := d.count("stack"), d.count("cuCtxSetLimit"); held != 5000 || times != 1 {
+	if held, times := d.Count("stack"), d.Count("cuCtxSetLimit"); held != 5000 || times != 1 {
 		t.Errorf("%d bytes a thread are held, set %d times; want 5000, once", held, times)
 	}
 	g := gate(t, dev)
@@ -121,7 +121,7 @@ func TestLocalMemory(t *testing.T) {
 
 	d = newDouble(t)
 	dev = d.open(cuda.Options{})
-	d.fail("cuCtxSetLimit", 1, 2)
+	d.FailCall("cuCtxSetLimit", 1, 2)
 	s = dev.NewStream()
 	if err := s.Launch(deep.Bind(struct{}{}), one); err != nil || within(t, s) != nil {
 		t.Errorf("launch where it is not held: %v", err)
@@ -138,7 +138,7 @@ func TestLateWaitTells(t *testing.T) {
 		devs[r] = d.open(cuda.Options{Ranks: 2, Rank: 5 + r, Starts: true})
 	}
 	g := gate(t, devs[0])
-	d.until("running", 1)
+	d.Until("running", 1)
 	s := devs[1].NewStream()
 	s.WaitEvent(g.stream.Record()) // as one that shares a hardware queue with it does
 	for range 2 {
@@ -171,7 +171,7 @@ func TestLateWaitOfGraph(t *testing.T) {
 	if err := g.stream.Replay(graph); err != nil {
 		t.Fatal(err)
 	}
-	d.until("running", 1)
+	d.Until("running", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	says(t, g.stream.Wait(ctx), "the GPU has come to kernel Gate")
@@ -186,7 +186,7 @@ func TestLateWaitBehind(t *testing.T) {
 	for starts, want := range map[bool]string{true: "the GPU has not come to kernel Nothing", false: "kernel Nothing first; DOORBELL_CUDA_STARTS=1 says"} {
 		d := newDouble(t)
 		dev := d.open(cuda.Options{Starts: starts})
-		d.set("held", 1)
+		d.Set("held", 1)
 		s := dev.NewStream()
 		if err := s.Launch(nothingKernel.Bind(struct{}{}), one); err != nil {
 			t.Fatal(err)
@@ -194,7 +194,7 @@ func TestLateWaitBehind(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		says(t, s.Wait(ctx), "0 of 1 items done", want)
 		cancel()
-		d.set("held", 0)
+		d.Set("held", 0)
 		if err := within(t, s); err != nil {
 			t.Error(err)
 		}

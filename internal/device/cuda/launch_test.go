@@ -32,7 +32,7 @@ func kernelOf(name, ptx string) gpu.Kernel[struct{}] {
 func TestLoading(t *testing.T) {
 	d := newDouble(t)
 	a := d.open(cuda.Options{Ranks: 2, Patience: 30 * time.Millisecond})
-	loaded := d.count("cuModuleLoadDataEx")
+	loaded := d.Count("cuModuleLoadDataEx")
 	if loaded < 2 { // the suite's and nothingKernel's
 		t.Errorf("%d modules were loaded when the device was opened", loaded)
 	}
@@ -42,10 +42,10 @@ func TestLoading(t *testing.T) {
 	if err := other.Launch(nothingKernel.Bind(struct{}{}), one); err != nil || within(t, other) != nil {
 		t.Errorf("a kernel that is loaded does not run beside another: %v", err)
 	}
-	if n := d.count("cuModuleLoadDataEx"); n != loaded {
+	if n := d.Count("cuModuleLoadDataEx"); n != loaded {
 		t.Errorf("%d modules were loaded for the second rank or by a launch", n-loaded)
 	}
-	late := kernelOf("Nothing", header(".visible .entry Nothing()\n{ ret; } // "+d.path+"\n"))
+	late := kernelOf("Nothing", header(".visible .entry Nothing()\n{ ret; } // "+d.Path+"\n"))
 	err := other.Launch(late.Bind(struct{}{}), one)
 	if !errors.Is(err, device.ErrBusy) {
 		t.Errorf("code was loaded beside a kernel: %v", err)
@@ -57,10 +57,10 @@ func TestLoading(t *testing.T) {
 			t.Errorf("a kernel of its own: %v", err)
 		}
 	}
-	if n := d.count("cuModuleLoadDataEx"); n != loaded+1 {
+	if n := d.Count("cuModuleLoadDataEx"); n != loaded+1 {
 		t.Errorf("one module was loaded %d times", n-loaded)
 	}
-	if made, gone := d.count("cuLinkComplete"), d.count("cuLinkDestroy"); made != loaded+1 || gone != made {
+	if made, gone := d.Count("cuLinkComplete"), d.Count("cuLinkDestroy"); made != loaded+1 || gone != made {
 		t.Errorf("%d modules were linked and %d links destroyed, of %d modules", made, gone, loaded+1)
 	}
 	shut(t, other.Close)
@@ -86,9 +86,9 @@ func TestCubins(t *testing.T) {
 			s := dev.NewStream()
 			ptx := header("// of a module that is " + name + "\n.visible .entry Nothing()\n{\n\tret;\n}\n.visible .entry Fat()\n{\n\tret;\n}\n")
 			code := elf + " of a module that is " + name + " .entry Nothing() .entry Fat()"
-			loads, links := d.count("cuModuleLoadDataEx"), d.count("cuLinkComplete")
+			loads, links := d.Count("cuModuleLoadDataEx"), d.Count("cuLinkComplete")
 			if c.fail != 0 {
-				d.fail("cuModuleLoadDataEx", 1, c.fail)
+				d.FailCall("cuModuleLoadDataEx", 1, c.fail)
 			}
 			for _, kernel := range []string{"Nothing", "Fat"} {
 				k := gpu.NewKernel(kernel, func(gpu.Thread, struct{}) {}, ptx, gpu.Cubin{Arch: c.arch, Code: code})
@@ -96,7 +96,7 @@ func TestCubins(t *testing.T) {
 					t.Fatalf("%s: %v", kernel, err)
 				}
 			}
-			loads, links = d.count("cuModuleLoadDataEx")-loads, d.count("cuLinkComplete")-links
+			loads, links = d.Count("cuModuleLoadDataEx")-loads, d.Count("cuLinkComplete")-links
 			if loads != c.loads || links != c.linked {
 				t.Errorf("%d modules were loaded, %d of PTX (want %d and %d)", loads, links, c.loads, c.linked)
 			}
@@ -168,7 +168,7 @@ func TestBadKernels(t *testing.T) {
 		t.Error(err)
 	}
 	// An error of a launch that ends nothing.
-	d.fail("cuLaunchKernel", 1, 701)
+	d.FailCall("cuLaunchKernel", 1, 701)
 	says(t, s.Launch(nothingKernel.Bind(struct{}{}), one), "cuLaunchKernel: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701)", "kernel Nothing, 1 blocks of 1 warps")
 	if err := s.Launch(nothingKernel.Bind(struct{}{}), one); err != nil || within(t, s) != nil {
 		t.Errorf("after a launch that was refused: %v", err)
@@ -192,7 +192,7 @@ func TestStickyErrors(t *testing.T) {
 		if err := within(t, s); err != nil {
 			t.Fatal(err)
 		}
-		d.ask("double_stick", code)
+		d.Ask("double_stick", code)
 		var k *device.KernelError
 		var ce *cuda.Error
 		if !errors.As(within(t, g.stream), &k) || k.Kernel != "Gate" || k.Block != -1 || !errors.As(k, &ce) || int(ce.Code) != code {
@@ -222,12 +222,12 @@ func TestStickyErrors(t *testing.T) {
 			t.Errorf("error %d: something is still to come", code)
 		}
 		g.release()
-		d.until("running", 0)
+		d.Until("running", 0)
 		g.close()
 		for _, f := range []func() error{s.Close, other.Close, failing.Close, m.Free, a.Close, b.Close} {
 			shut(t, f)
 		}
-		if n := d.count("cuDevicePrimaryCtxRelease_v2"); n != 1 {
+		if n := d.Count("cuDevicePrimaryCtxRelease_v2"); n != 1 {
 			t.Errorf("error %d: the context was released %d times", code, n)
 		}
 		_, err := d.try(cuda.Options{}) // as the driver was seen to
@@ -249,11 +249,11 @@ func TestSuspects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.ask("double_stick", 700)
+	d.Ask("double_stick", 700)
 	err := within(t, s)
 	says(t, err, "kernel Gate, Nothing failed", "CUDA_ERROR_ILLEGAL_ADDRESS (700)", "does not say which")
 	g.release()
-	d.until("running", 0)
+	d.Until("running", 0)
 	g.close()
 	shut(t, s.Close)
 	shut(t, dev.Close)
@@ -303,7 +303,7 @@ func TestLaunchAllocs(t *testing.T) {
 	dev := d.open(cuda.Options{})
 	s := dev.NewStream()
 	call := &kept{nothingKernel.Bind(struct{}{})}
-	resume := d.pause() // so that nothing else runs that allocates
+	resume := d.Pause() // so that nothing else runs that allocates
 	for _, g := range []device.Grid{one, {Blocks: 2, Warps: 2, Cooperative: true}} {
 		if n := testing.AllocsPerRun(100, func() { // some of them store how far the stream is
 			if err := s.Launch(call, g); err != nil {

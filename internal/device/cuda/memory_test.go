@@ -17,7 +17,7 @@ import (
 // TestOutOfMemory says what was asked for and what there is, in the driver's name for it.
 func TestOutOfMemory(t *testing.T) {
 	d := newDouble(t)
-	d.set("memory", 64<<20)
+	d.Set("memory", 64<<20)
 	dev := d.open(cuda.Options{})
 	m := must[device.Memory](t)(dev.Alloc(50 << 20))
 	_, err := dev.Alloc(16 << 20)
@@ -28,7 +28,7 @@ func TestOutOfMemory(t *testing.T) {
 	says(t, err, "cuda: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; 16 MiB asked for, 14 MiB free of 64 MiB")
 	shut(t, m.Free)
 	shut(t, must[device.Memory](t)(dev.Alloc(60<<20)).Free)
-	d.fail("cuMemHostAlloc", 1, 2)
+	d.FailCall("cuMemHostAlloc", 1, 2)
 	_, err = dev.AllocHost(100)
 	says(t, err, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)", "4 KiB asked for")
 	shut(t, dev.Close)
@@ -40,24 +40,24 @@ func TestBesideKernel(t *testing.T) {
 	d := newDouble(t)
 	dev := d.open(cuda.Options{Patience: 30 * time.Millisecond})
 	old, host := must[device.Memory](t)(dev.Alloc(3<<20)), must[device.Memory](t)(dev.AllocHost(100))
-	before := d.count("used")
+	before := d.Count("used")
 	g := gate(t, dev)
 	if !dev.Busy() {
 		t.Error("the device is not busy while a kernel runs")
 	}
-	fills := d.count("cuMemsetD8Async")
+	fills := d.Count("cuMemsetD8Async")
 	m := must[device.Memory](t)(dev.Alloc(3<<20 + 1))
 	got := make([]byte, 3<<20+1)
 	if err := m.Read(0, got); err != nil || !bytes.Equal(got, make([]byte, len(got))) {
 		t.Errorf("memory taken beside a kernel is not zeroed (%v)", err)
 	}
-	if d.count("cuMemsetD8Async") != fills {
+	if d.Count("cuMemsetD8Async") != fills {
 		t.Error("memory was filled beside a kernel: that may need room for threads")
 	}
-	frees := d.count("cuMemFree_v2") + d.count("cuMemFreeHost")
+	frees := d.Count("cuMemFree_v2") + d.Count("cuMemFreeHost")
 	shut(t, old.Free)
 	shut(t, host.Free)
-	if n := d.count("cuMemFree_v2") + d.count("cuMemFreeHost"); n != frees {
+	if n := d.Count("cuMemFree_v2") + d.Count("cuMemFreeHost"); n != frees {
 		t.Error("memory was given back beside a kernel")
 	}
 	_, err := dev.AllocHost(2 << 20)
@@ -67,7 +67,7 @@ func TestBesideKernel(t *testing.T) {
 	says(t, err, "2097152 bytes", "Gate", "30ms")
 	g.open()
 	shut(t, m.Free) // and with it what was put off
-	if used := d.count("used"); used >= before {
+	if used := d.Count("used"); used >= before {
 		t.Errorf("%d bytes are still taken, %d before the memory was freed", used, before)
 	}
 	if dev.Busy() {
@@ -80,7 +80,7 @@ func TestBesideKernel(t *testing.T) {
 // TestReclaims: memory that waits to be given back does not make the next one fail.
 func TestReclaims(t *testing.T) {
 	d := newDouble(t)
-	d.set("memory", 64<<20)
+	d.Set("memory", 64<<20)
 	dev := d.open(cuda.Options{})
 	m := must[device.Memory](t)(dev.Alloc(50 << 20))
 	g := gate(t, dev)
@@ -97,7 +97,7 @@ func TestReclaims(t *testing.T) {
 func TestImportBetweenRanks(t *testing.T) {
 	d := newDouble(t)
 	a, b := d.open(cuda.Options{Ranks: 2}), d.open(cuda.Options{Ranks: 2, LocalRank: 1})
-	if n := d.count("cuDevicePrimaryCtxRetain"); n != 1 {
+	if n := d.Count("cuDevicePrimaryCtxRetain"); n != 1 {
 		t.Errorf("%d contexts for two ranks on a GPU", n)
 	}
 	m := must[device.Memory](t)(a.Alloc(100))
@@ -128,7 +128,7 @@ func TestImportBetweenRanks(t *testing.T) {
 // TestImportBetweenGPUs lets kernels of one reach the other's memory, once, and not while one runs.
 func TestImportBetweenGPUs(t *testing.T) {
 	d := newDouble(t)
-	d.set("devices", 2)
+	d.Set("devices", 2)
 	a, b := d.open(cuda.Options{}), d.open(cuda.Options{LocalRank: 1, Patience: 20 * time.Millisecond})
 	m, host := must[device.Memory](t)(a.Alloc(100)), must[device.Memory](t)(a.AllocHost(100))
 	g := gate(t, b)
@@ -140,7 +140,7 @@ func TestImportBetweenGPUs(t *testing.T) {
 	for range 2 { // the driver says of the second that it was done
 		shut(t, must[device.Memory](t)(b.Import(m.Handle())).Free)
 	}
-	d.set("peer", 0)
+	d.Set("peer", 0)
 	_, err := b.Import(m.Handle())
 	says(t, err, "GPU 1 (PCI 0000:18:00) cannot reach memory of GPU 0 (PCI 0000:17:00)")
 	shut(t, m.Free)

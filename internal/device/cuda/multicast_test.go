@@ -19,7 +19,7 @@ var multicastFunctions = []string{"cuMulticastGetGranularity", "cuMulticastCreat
 // wants one is told why there is none and how there is.
 func TestNoMulticastUnasked(t *testing.T) {
 	d := newDouble(t)
-	d.set("devices", 2)
+	d.Set("devices", 2)
 	if err := everything(t, d, true); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestNoMulticastUnasked(t *testing.T) {
 	says(t, err, "DOORBELL_MULTIMEM=1")
 	shut(t, dev.Close)
 	for _, f := range multicastFunctions {
-		if n := d.count(f); n != 0 {
+		if n := d.Count(f); n != 0 {
 			t.Errorf("%s was called %d times", f, n)
 		}
 	}
@@ -83,21 +83,21 @@ func TestMulticast(t *testing.T) {
 	for _, f := range append(multicastFunctions[:4:4], "", "cuMemRetainAllocationHandle", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess") {
 		for nth := 1; nth <= 4; nth++ {
 			d := newDouble(t)
-			d.set("devices", 2)
+			d.Set("devices", 2)
 			var devs [2]*cuda.Device
 			for i := range devs {
 				devs[i] = d.open(cuda.Options{Shared: true, Multimem: true, GPU: cuda.Index(i)})
 			}
 			if f != "" {
-				d.fail(f, nth, 2)
+				d.FailCall(f, nth, 2)
 			}
-			before := d.count("memories")
+			before := d.Count("memories")
 			err := spread(t, devs)
 			if err != nil && (f == "" || !errors.Is(err, device.ErrOutOfMemory)) {
 				t.Errorf("%s, %d: %v", f, nth, err)
 			}
-			d.fail(f, 0, 0)
-			if n := d.count("memories"); n != before {
+			d.FailCall(f, 0, 0)
+			if n := d.Count("memories"); n != before {
 				t.Errorf("%s, %d: %d pieces of memory are left, there were %d", f, nth, n, before)
 			}
 			for i := range devs {
@@ -110,13 +110,13 @@ func TestMulticast(t *testing.T) {
 // TestMulticastRefuses: a GPU without it, memory that is not of the GPU, and fewer than two GPUs.
 func TestMulticastRefuses(t *testing.T) {
 	d := newDouble(t)
-	d.set("multicast", 0)
+	d.Set("multicast", 0)
 	dev := d.open(cuda.Options{Shared: true, Multimem: true})
 	_, err := dev.NewMulticast(2, 100)
 	says(t, err, "GPU 0 (double 0) has no NVLink multicast")
 	shut(t, dev.Close)
-	d.set("multicast", 1)
-	d.set("devices", 2)
+	d.Set("multicast", 1)
+	d.Set("devices", 2)
 	dev = d.open(cuda.Options{Multimem: true})
 	_, err = dev.NewMulticast(2, 100)
 	says(t, err, "memory that processes share")

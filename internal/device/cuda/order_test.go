@@ -110,9 +110,9 @@ func TestLateWaiter(t *testing.T) {
 	dev := d.open(cuda.Options{})
 	first := dev.NewStream()
 	held := gate(t, dev)
-	d.until("running", 1)
+	d.Until("running", 1)
 	runs, wrong := must[device.Memory](t)(dev.Alloc(4)), must[device.Memory](t)(dev.Alloc(4))
-	resume := d.pause()
+	resume := d.Pause()
 	for range 3 {
 		if err := first.Launch(nothingKernel.Bind(struct{}{}), one); err != nil {
 			t.Fatal(err)
@@ -146,8 +146,8 @@ func TestMarks(t *testing.T) {
 	d := newDouble(t)
 	dev := d.open(cuda.Options{})
 	s := dev.NewStream()
-	resume := d.pause()
-	marks := func() int { return d.count("cuStreamWriteValue64_v2") }
+	resume := d.Pause()
+	marks := func() int { return d.Count("cuStreamWriteValue64_v2") }
 	before := marks()
 	launch := func(n int) {
 		for range n {

@@ -69,7 +69,7 @@ func TestOtherProcessDies(t *testing.T) {
 	dev := d.open(cuda.Options{Shared: true})
 	if os.Getenv(otherEnv) != "" {
 		hold(t, dev, must[device.Memory](t)(dev.Import(device.Handle{FD: 3, Bytes: shareBytes})), 1)
-		d.until("running", 1)
+		d.Until("running", 1)
 		t.Fatal(unix.Kill(os.Getpid(), unix.SIGKILL))
 	}
 	m := must[device.Memory](t)(dev.Alloc(shareBytes))
@@ -174,7 +174,7 @@ func beOther(t *testing.T, dev *cuda.Device) {
 // TestSharedBetweenGPUs: memory that processes can share is mapped for another GPU of this process too, beside kernels there.
 func TestSharedBetweenGPUs(t *testing.T) {
 	d := newDouble(t)
-	d.set("devices", 2)
+	d.Set("devices", 2)
 	a, b := d.open(cuda.Options{Shared: true}), d.open(cuda.Options{Shared: true, LocalRank: 1})
 	m, host := must[device.Memory](t)(a.Alloc(100)), must[device.Memory](t)(a.AllocHost(100))
 	g := gate(t, b)
@@ -187,7 +187,7 @@ func TestSharedBetweenGPUs(t *testing.T) {
 		shut(t, p.Free)
 	}
 	g.open()
-	d.fail("cuMemSetAccess", 1, 217) // what the driver says of GPUs that do not reach each other
+	d.FailCall("cuMemSetAccess", 1, 217) // what the driver says of GPUs that do not reach each other
 	_, err := b.Import(m.Handle())
 	says(t, err, "import memory", "cuMemSetAccess", "(217)", "GPU 1")
 	shut(t, m.Free)
@@ -201,7 +201,7 @@ func TestImportRefuses(t *testing.T) {
 	d := newDouble(t)
 	dev := d.open(cuda.Options{Shared: true})
 	m, host := must[device.Memory](t)(dev.Alloc(100)), must[device.Memory](t)(dev.AllocHost(100))
-	before := d.count("memories")
+	before := d.Count("memories")
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestImportRefuses(t *testing.T) {
 		_, err := dev.Import(h)
 		says(t, err, "import memory", words)
 	}
-	if n := d.count("memories"); n != before {
+	if n := d.Count("memories"); n != before {
 		t.Errorf("%d pieces of memory after imports that were refused, %d before", n, before)
 	}
 	shut(t, m.Free)
@@ -231,7 +231,7 @@ func TestNotShared(t *testing.T) {
 		"cuMemMap", "cuMemSetAccess", "cuMemHostRegister_v2"} {
 		t.Run(f, func(t *testing.T) {
 			d := newDouble(t)
-			d.fail(f, 1, 801)
+			d.FailCall(f, 1, 801)
 			dev := d.open(cuda.Options{Shared: true})
 			m := must[device.Memory](t)(dev.Alloc(100))
 			if h := m.Handle(); h.FD >= 0 {
@@ -249,7 +249,7 @@ func TestSharedBesideKernel(t *testing.T) {
 	dev := d.open(cuda.Options{Shared: true, Patience: 30 * time.Millisecond})
 	m, host := must[device.Memory](t)(dev.Alloc(100)), must[device.Memory](t)(dev.AllocHost(100))
 	g := gate(t, dev)
-	before := d.count("memories")
+	before := d.Count("memories")
 	var maps []device.Memory
 	for _, s := range []device.Memory{m, host} {
 		maps = append(maps, must[device.Memory](t)(dev.Import(device.Handle{FD: s.Handle().FD, Bytes: 100})))
@@ -257,7 +257,7 @@ func TestSharedBesideKernel(t *testing.T) {
 	for _, s := range append(maps, m, host) {
 		shut(t, s.Free)
 	}
-	if n := d.count("memories"); n != before+2 {
+	if n := d.Count("memories"); n != before+2 {
 		t.Errorf("%d pieces of memory beside a kernel, want the %d that it may use", n, before+2)
 	}
 	g.open()

@@ -3,7 +3,8 @@
 // A test double of the NVIDIA driver: the functions that package cuda calls, over host memory, a thread for each stream. It
 // runs no PTX: it hands each kernel that comes to the head of its stream to the test (double_take), which runs the Go
 // function and says how it ended (double_done). It behaves as the driver was seen to where that matters: what waits for
-// kernels waits, and is counted; an error of a kernel sticks to the process; a context is of a thread.
+// kernels waits, and is counted; an error of a kernel sticks to the process; a context is of a thread. Device memory faults
+// when the host touches it while no kernel and no copy is under way.
 //
 // double_* are the test's: they set what is there, make calls fail, and say what was called.
 
@@ -36,6 +37,7 @@ static u64 used;        // device memory
 static u64 waited;      // calls that waited for a kernel
 static u64 null_stream; // uses of the NULL stream, and of streams that were destroyed
 static u64 running;     // kernels under way
+static u64 reaching;    // kernels and copies under way
 static u64 streams;     // not destroyed
 static u64 stack;       // bytes of local memory a thread that the context holds
 static char environment[256];
@@ -66,6 +68,26 @@ struct taken { u64 id, blocks, threads, cooperative, bytes; char name[128]; char
 struct job { u64 id; struct op* op; int taken, done; R result; struct job* next; };
 static struct job* jobs;
 static u64 next_id = 1;
+
+static int of_device(struct mem* m) { return m->host == DEVICE || m->host == SHARED; }
+
+// protect keeps device memory from all but kernels and copies.
+static void protect(struct mem* m) {
+	if (of_device(m) && mprotect((void*)m->addr, m->bytes, reaching ? PROT_READ | PROT_WRITE : PROT_NONE)) abort();
+}
+
+static void release(struct mem* m) {
+	if (!m->host) used -= m->bytes;
+	munmap((void*)m->addr, m->bytes), free(m);
+}
+
+// reach tells of one more kernel or copy under way, or one less.
+static void reach(int more) {
+	u64 before = reaching;
+	reaching += (u64)more;
+	if (!before == !reaching) return;
+	for (struct mem* m = memories; m; m = m->next) protect(m);
+}
 
 // What is called, and what is to fail.
 struct count { char name[64]; u64 calls, fail_at; R code; };
@@ -197,11 +219,34 @@ static void run_kernel(struct op* o) {
 	struct job j = {.id = next_id++, .op = o, .next = jobs};
 	jobs = &j;
 	running++;
+	reach(1);
 	pthread_cond_broadcast(&turn);
 	while (!j.done) pthread_cond_wait(&turn, &mu);
 	for (struct job** p = &jobs; *p; p = &(*p)->next)
 		if (*p == &j) { *p = j.next; break; }
+	reach(-1);
 	running--;
+}
+
+// on_device says whether a word is of device memory. One of the host's is reached without it: who waits for that may look at
+// device memory as soon as it is there.
+static int on_device(u64 at) {
+	for (struct mem* m = memories; m; m = m->next)
+		if (at >= m->addr && at - m->addr < m->bytes) return of_device(m);
+	return 0;
+}
+static u64 load(u64 at) {
+	int near = on_device(at);
+	reach(near);
+	u64 v = __atomic_load_n((u64*)at, __ATOMIC_ACQUIRE);
+	reach(-near);
+	return v;
+}
+static void store(u64 at, u64 v) {
+	int near = on_device(at);
+	reach(near);
+	__atomic_store_n((u64*)at, v, __ATOMIC_RELEASE);
+	reach(-near);
 }
 
 static void* serve(void* p) {
@@ -213,11 +258,16 @@ static void* serve(void* p) {
 		struct op* o = s->head;
 		if (!sticky) switch (o->kind) {
 		case KERNEL: run_kernel(o); break;
-		case COPY: pthread_mutex_unlock(&mu); memmove((void*)o->a, (void*)o->b, o->n); pthread_mutex_lock(&mu); break;
-		case FILL: pthread_mutex_unlock(&mu); memset((void*)o->a, (int)o->b, o->n); pthread_mutex_lock(&mu); break;
-		case WRITE: __atomic_store_n((u64*)o->a, o->b, __ATOMIC_RELEASE); break;
+		case COPY: case FILL:
+			reach(1);
+			pthread_mutex_unlock(&mu);
+			if (o->kind == COPY) memmove((void*)o->a, (void*)o->b, o->n); else memset((void*)o->a, (int)o->b, o->n);
+			pthread_mutex_lock(&mu);
+			reach(-1);
+			break;
+		case WRITE: store(o->a, o->b); break;
 		case WAIT:
-			while (!sticky && (int64_t)(__atomic_load_n((u64*)o->a, __ATOMIC_ACQUIRE) - o->b) < 0) {
+			while (!sticky && (int64_t)(load(o->a) - o->b) < 0) {
 				struct timespec t;
 				deadline(&t, 1);
 				pthread_cond_timedwait(&turn, &mu, &t);
@@ -319,8 +369,7 @@ R cuDevicePrimaryCtxRelease_v2(int d) {
 				continue;
 			}
 			*p = m->next;
-			if (!m->host) used -= m->bytes;
-			free((void*)m->addr), free(m);
+			release(m);
 		}
 	END;
 }
@@ -412,8 +461,10 @@ static R take(u64* p, u64 n, int host) {
 	if (!host && used + n > conf.memory) return OOM;
 	struct mem* m = malloc(sizeof *m);
 	*m = (struct mem){.bytes = n, .host = host, .ctx = current, .next = memories};
-	m->addr = *p = (u64)aligned_alloc(4096, (n + 4095) & ~4095ull);
+	m->addr = *p = (u64)mmap(0, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m->addr == (u64)MAP_FAILED) abort();
 	memset((void*)m->addr, 0xaa, n);
+	protect(m);
 	if (!host) used += n;
 	memories = m;
 	return OK;
@@ -423,8 +474,7 @@ static R give(u64 p, int host) {
 	for (struct mem **q = &memories, *m; (m = *q); q = &m->next)
 		if (m->addr == p && m->host == host && m->ctx == current) {
 			*q = m->next;
-			if (!host) used -= m->bytes;
-			free((void*)m->addr), free(m);
+			release(m);
 			return OK;
 		}
 	return INVALID;
@@ -504,6 +554,7 @@ R cuMemSetAccess(u64 addr, u64 n, const unsigned* access, u64 count) {
 	if (!m || m->host != MAPPED || count != 1 || access[0] != 1 || access[1] >= conf.devices || access[2] != 3) return leave(INVALID);
 	if (mmap((void*)addr, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->phys->fd, 0) == MAP_FAILED) return leave(INVALID);
 	m->host = SHARED;
+	protect(m);
 	END;
 }
 R cuMemUnmap(u64 addr, u64 n) {
