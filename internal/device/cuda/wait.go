@@ -26,6 +26,10 @@ func (w *waiter) waited() time.Duration { return time.Duration(sys.Nanotime() - 
 // sleepWord is what waiting threads sleep on. Nobody wakes them: a store of a GPU wakes nobody.
 var sleepWord uint32
 
+// giveEvery is after how many rounds, of a microsecond or so each, a thread that moves data gives way to other goroutines: they
+// may be ranks that have yet to launch what this one's kernel waits for. The scheduler would have it wait ten milliseconds.
+const giveEvery = 64
+
 // round is called between two looks. A kernel of some microseconds ends sooner than a thread that sleeps wakes, one of
 // some milliseconds does not.
 func (w *waiter) round() {
@@ -39,8 +43,11 @@ func (w *waiter) round() {
 		}
 	}
 	switch waited := w.waited(); {
-	case drives:
-		sys.Yield() // kernels wait for what this thread moves: it does not sleep
+	case drives: // kernels wait for what this thread moves: it does not sleep
+		sys.Yield()
+		if w.n%giveEvery == 0 {
+			runtime.Gosched()
+		}
 	case waited < 50*time.Microsecond:
 		sys.Pause()
 	case waited < time.Millisecond:
