@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && (amd64 || arm64)
+
+package benches
+
+import (
+	"testing"
+	"time"
+
+	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/bench/kernels"
+	"github.com/doorbell-net/doorbell/examples/fused/layers"
+	"github.com/doorbell-net/doorbell/internal/device/cuda/cudatest"
+	"github.com/doorbell-net/doorbell/moe"
+)
+
+// TestVerifiedOverDriver: on the cuda device every benchmark verifies, ll and ht on one rank and on several that share a GPU,
+// inside a node and between two. The driver's double holds that the host touches no device memory while nothing runs, and makes
+// no call that waits for a kernel while one does.
+func TestVerifiedOverDriver(t *testing.T) {
+	if underRace {
+		t.Skip("device memory of the double is mapped: the race detector does not see it, and reports what is handed over there")
+	}
+	cudatest.InPlace(t, func(d *cudatest.Driver) {
+		d.Set("sms", 4) // the CPU has all warps to run
+		for _, name := range names {
+			at := []shared{{2, 0, moe.BF16}}
+			if name == "ll" || name == "ht" {
+				at = []shared{{1, 0, moe.BF16}, {1, 0, moe.FP8}, {4, 0, moe.FP8}, {4, 2, moe.BF16}}
+			}
+			for _, s := range at {
+				t.Log(name, s, time.Now())
+				verifiedOverDriver(t, name, s)
+			}
+		}
+	}, driven...)
+}
+
+// shared is how ranks share a GPU.
+type shared struct {
+	ranks, perNode int
+	format         moe.Format
+}
+
+func verifiedOverDriver(t *testing.T, name string, s shared) {
+	cfg := small(true)
+	cfg.Iters, cfg.Flush, cfg.Hidden, cfg.Format = 8, 1<<14, 256, s.format
+	r, err := runAll(t, name, s.ranks, doorbell.Options{Device: "cuda", RanksPerNode: s.perNode}, sized(name, cfg))
+	if err != nil || !r.Verified || len(r.Rows) == 0 {
+		t.Errorf("%s, %+v: verified %v: %q %v", name, s, r.Verified, r.Error, err)
+	}
+	for _, row := range r.Rows {
+		if row.CheckedBytes == 0 || row.Iters == 0 || row.Device != "cuda" || row.MoE != nil && (row.MoE.Clock != "device" || row.P50US <= 0) {
+			t.Errorf("%s, %+v: row proves nothing: %+v", name, s, row)
+		}
+	}
+}
+
+// driven are the kernels that the double runs.
+var driven = []cudatest.Kernel{
+	cudatest.Of(kernels.AllToAllKernel), cudatest.Of(kernels.BandwidthKernel), cudatest.Of(kernels.CheckKernel), cudatest.Of(kernels.FillKernel),
+	cudatest.Of(kernels.PingPongKernel), cudatest.Of(kernels.PostKernel), cudatest.Of(kernels.RateKernel), cudatest.Of(kernels.SignalsKernel),
+	cudatest.Of(kernels.StampTimeKernel),
+	cudatest.Of(layers.GatherKernel), cudatest.Of(layers.GatherReduceKernel), cudatest.Of(layers.MultiplyKernel), cudatest.Of(layers.MultiplyReduceKernel),
+	cudatest.Of(layers.NormKernel), cudatest.Of(layers.NormGatherKernel), cudatest.Of(layers.ReduceKernel),
+	cudatest.Of(moe.LLCountKernel), cudatest.Of(moe.LLSendKernel), cudatest.Of(moe.LLReceiveKernel), cudatest.Of(moe.LLReturnKernel),
+	cudatest.Of(moe.LLCombineKernel), cudatest.Of(moe.LLSignalsKernel),
+	cudatest.Of(moe.HTLayoutKernel), cudatest.Of(moe.HTTellKernel), cudatest.Of(moe.HTDispatchKernel), cudatest.Of(moe.HTCombineKernel),
+	cudatest.Of(moe.HTReadyKernel), cudatest.Of(moe.HTValuesKernel),
+}
