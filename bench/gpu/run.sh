@@ -4,9 +4,10 @@
 # run.sh [OUT], from a folder that bench/gpu/bundle.sh filled: compiles the twins and the floors, holds our kernels against
 # their results on the CPU, runs the C++ programs, counts the stores of a put in both compilers' code, and measures ours, twin
 # and floor in turn; then 2, 4 and 8 ranks, as many as there are GPUs, a process each. With SHARE=1 also more ranks than GPUs, all
-# of one process on one GPU: a dry run of the same. Rows say how many GPUs their ranks were on.
+# of one process on one GPU: a dry run of the same. Rows say how many GPUs their ranks were on. Dispatch and combine come last, with
+# limits of their own: one round, since a row is a median of many operations.
 # Writes OUT/gpu.jsonl (rows as tools/measure's) and OUT/summary.txt. Needs an NVIDIA GPU, its driver and nvcc; changes no
-# setting of the GPU. At most ten minutes on one GPU; LIMIT is the seconds that measuring may take. Exit: 0 all ran and every byte
+# setting of the GPU. At most ten minutes on one GPU; LIMIT and MOE_LIMIT are the seconds that measuring may take. Exit: 0 all ran and every byte
 # was right, whatever the figures are.
 # run.sh --peers [OUT] measures two GPUs instead, beside NCCL, NVSHMEM and DeepEP: see peers.sh.
 set -euo pipefail
@@ -57,3 +58,6 @@ for p in calls pingpong alltoall; do
 done
 
 timeout -k 5 "${LIMIT:-200}" ./measure -gpu "$here" -share="${SHARE:-0}" -rounds "$rounds" -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"
+
+echo "== dispatch and combine" | tee -a "$out/summary.txt"
+timeout -k 5 "${MOE_LIMIT:-150}" ./measure -gpu "$here" -moe -rounds 1 -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"

@@ -126,7 +126,7 @@ func gpuCases() []gpuCase {
 		all = append(all, gpuCase{fmt.Sprintf("post, %d B, %s, twin", p.bytes, p.label), "device time of a put, posted back to back", "ns", "less", "at most 1.03x",
 			postCommand, nsPerPut(p.label, p.bytes), nvcc, postCommand + twin, nsPerPut(p.label, p.bytes)})
 	}
-	all = append(append(all, copyCases()...), moeCases()...)
+	all = append(all, copyCases()...)
 	for _, f := range []string{flag, "stream write to kernel to cpu", "two kernels, flag, relaxed", "two kernels, flag, release", "two kernels, 8 B and flag, release", word, word + ", over places"} {
 		all = append(all, gpuCase{name: "floor: " + f, what: "round trip, nothing of ours", unit: "us", better: "less", ours: floorsCommand, pick: floorP50(f, 1)})
 	}

@@ -34,8 +34,15 @@ func moeCases() (all []gpuCase) {
 	}
 	for _, ranks := range []int{4, 8} {
 		add(fmt.Sprintf("ll, %d ranks, 128 tokens, FP8", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ll -n %d --experts 256 --tokens 128 --dtype fp8", ranks), 128, "", "")
-		add(fmt.Sprintf("ht, %d ranks, 1,024 tokens, BF16", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ht -n %d --experts 256 --tokens 1024", ranks), 1024, "", "")
 	}
-	add("ll, 4 ranks on 2 virtual nodes, 128 tokens", "32 experts, hidden 7,168, top-8, BF16, stores inside a node and puts by the proxy between", "ll -n 4 --ranks-per-node 2 --tokens 128", 128, "", "")
+	for _, x := range []struct{ ranks, tokens int }{{4, 4096}, {8, 1024}} { // of 8 with 4,096 the host would compare 2.5 GB in each check
+		add(fmt.Sprintf("ht, %d ranks, %d tokens, BF16", x.ranks, x.tokens), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ht -n %d --experts 256 --tokens %d", x.ranks, x.tokens), x.tokens, "", "")
+	}
+	for _, x := range []struct {
+		form   string
+		tokens int
+	}{{"ll", 128}, {"ht", 1024}} {
+		add(fmt.Sprintf("%s, 4 ranks on 2 virtual nodes, %d tokens", x.form, x.tokens), "32 experts, hidden 7,168, top-8, BF16, stores inside a node and puts by the proxy between", fmt.Sprintf("%s -n 4 --experts 32 --ranks-per-node 2 --tokens %d", x.form, x.tokens), x.tokens, "", "")
+	}
 	return all
 }

@@ -88,6 +88,25 @@ func TestOverGPUs(t *testing.T) {
 	}
 }
 
+// TestMoERows: a row is of its operation and its number of tokens.
+func TestMoERows(t *testing.T) {
+	dir := t.TempDir()
+	fakeProgram(t, dir, "nvidia-smi", "echo 'Fake GPU, 1.2.3'")
+	fakeProgram(t, dir, "doorbell", `echo '{"verified":true,"rows":[{"label":"dispatch","p50_us":3,"moe":{"tokens":1}},{"label":"combine","p50_us":4,"moe":{"tokens":1}},
+{"label":"dispatch","p50_us":5,"moe":{"tokens":128}},{"label":"combine","p50_us":6,"moe":{"tokens":128}}]}' | tr -d '\n'`)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for name, want := range map[string]string{
+		"ll, 1 rank, 1 tokens, FP8, dispatch": `"min":3,`, "ll, 1 rank, 1 tokens, FP8, combine": `"min":4,`,
+		"ll, 1 rank, 128 tokens, BF16, dispatch": `"min":5,`, "ll, 1 rank, 128 tokens, BF16, combine": `"min":6,`, "ht, 4 ranks": "",
+	} {
+		var out strings.Builder
+		err := runGPU(dir, &out, 1, name, func(int) []gpuCase { return moeCases() })
+		if rows := strings.Count(out.String(), "\n"); err != nil || !strings.Contains(out.String(), want) || rows != min(len(want), 1) {
+			t.Errorf("%s: %d rows, %v:\n%s", name, rows, err, out.String())
+		}
+	}
+}
+
 // TestPeerRows: rows of two GPUs come from the peers' programs and from ours under a launcher, whose lines bear a rank. A program
 // that is not there, or says by its status that it cannot run, costs its rows alone and is no failure.
 func TestPeerRows(t *testing.T) {

@@ -32,10 +32,14 @@ func main() {
 	gpu := flag.String("gpu", "", "measure on a GPU instead, with the programs in `DIR`, as bench/gpu/run.sh does")
 	share := flag.Bool("share", false, "with -gpu, also run the cases of more ranks than there are GPUs, all ranks on one: a dry run")
 	peers := flag.Bool("peers", false, "with -gpu, measure two GPUs, beside NCCL, NVSHMEM and DeepEP, as bench/gpu/run.sh --peers does")
+	moe := flag.Bool("moe", false, "with -gpu, measure dispatch and combine")
 	flag.Parse()
 	pick := onGPUs(*share)
-	if *peers {
+	switch {
+	case *peers:
 		pick = func(int) []gpuCase { return peerCases() }
+	case *moe:
+		pick = func(int) []gpuCase { return moeCases() }
 	}
 	if err := run(*out, *rounds, *only, *gpu, pick); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
