@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/doorbell-net/doorbell/internal/abi"
 )
 
 const checked = head + `
@@ -113,7 +115,7 @@ func TestCheckedBuild(t *testing.T) {
 		"Store":   {[]string{"gpu.Ptr that is no multiple of 16"}, 2},
 		"Cached":  {[]string{"gpu.Ptr that is no multiple of 16"}, 4},
 		"Ordered": {[]string{"gpu.Ptr that is no multiple of 8"}, 4},
-		"Atomic":  {[]string{"gpu.Ptr that is no multiple of 4"}, 4},
+		"Atomic":  {[]string{"gpu.Ptr that is no multiple of 4", "atomic on memory of the host"}, 8},
 		"Local":   {nil, 2},
 	} {
 		body := bodyOf(t, p, name)
@@ -135,6 +137,9 @@ func TestCheckedBuild(t *testing.T) {
 		if body := bodyOf(t, plain, name); strings.Contains(body, "__assertfail") || strings.Contains(body, "trap") {
 			t.Errorf("%s is checked in a build without checks:\n%s", name, body)
 		}
+	}
+	if !strings.Contains(p.PTX, ".global .align 8 .u64 "+abi.HostTable+";\n") || strings.Contains(plain.PTX, abi.HostTable) {
+		t.Error("the checked build alone must have a place for the address of the host's memory")
 	}
 	if !strings.Contains(p.PTX, bytesOf("example.com/elsewhere/k/k.go")) {
 		t.Error("the PTX does not name the source")

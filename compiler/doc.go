@@ -44,7 +44,10 @@
 //   - indexes, slice bounds and shift counts below zero are not checked;
 //   - an integer divided by 0 is undefined, and so is the least one divided by -1;
 //   - a nil pointer is undefined: mostly a fault of the GPU; so is a gpu.Ptr that is no multiple of what its type takes;
-//   - a panic ends the kernel with a trap, and the launch fails; its text is kept in checked builds only.
+//   - a panic ends the kernel with a trap, and the launch fails; its text is kept in checked builds only;
+//   - an atomic on memory of the host is atomic against no other's. A checked build asks a table of that memory, which the device
+//     keeps for PTX that it compiles (abi.HostTable); in machine code that was made beforehand there is none, and nothing is refused.
+//     Each question is some loads across PCIe.
 //
 // A checked build ends such a kernel, and the driver prints file, line, function, block and thread. In both: how much memory
 // is behind a gpu.Ptr is not known, and not checked. Blank fields are not copied. A float outside of an integer type's range

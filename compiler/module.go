@@ -47,6 +47,7 @@ type module struct {
 	tables  map[*ssa.Global]string
 	tablesN int64
 	decls   map[string]bool
+	hosts   bool // whether a kernel asks what memory is the host's
 	strs    map[string]string
 	meta    []string
 	files   map[string]string
@@ -137,6 +138,9 @@ func (m *module) text(kernels []entry) string {
 	var b strings.Builder
 	b.WriteString("target datalayout = \"e-i64:64-i128:128-v16:16-v32:32-n16:32:64\"\ntarget triple = \"nvptx64-nvidia-cuda\"\n\n")
 	b.WriteString(m.globals.String())
+	if m.hosts {
+		b.WriteString(onHost)
+	}
 	b.WriteString(m.out.String())
 	for _, d := range slices.Sorted(maps.Keys(m.decls)) {
 		fmt.Fprintf(&b, "declare %s\n", d)

@@ -103,10 +103,10 @@ func (e *emitter) atomic(in *ssa.Call, f *ssa.Function, op, ptx string, red bool
 	llt, _, c := word(element(f))
 	level, _ := e.level(in, 2, "order", len(orders))
 	if red && unused(in) && (level == relaxed || level == release) {
-		e.line(`call void asm sideeffect "red%s.%s.%s [$0], $1;", "l,%s,~{memory}"(ptr %s, %s %s) #3`, o, op, ptx, c, e.behind(in, sizes.Sizeof(element(f))), llt, e.arg(in, 1))
+		e.line(`call void asm sideeffect "red%s.%s.%s [$0], $1;", "l,%s,~{memory}"(ptr %s, %s %s) #3`, o, op, ptx, c, e.owned(in, sizes.Sizeof(element(f))), llt, e.arg(in, 1))
 		return "zeroinitializer"
 	}
-	return e.ins(`call %s asm sideeffect "atom%s.%s.%s $0, [$1], $2;", "=%s,l,%s,~{memory}"(ptr %s, %s %s) #3`, llt, o, op, ptx, c, c, e.behind(in, sizes.Sizeof(element(f))), llt, e.arg(in, 1))
+	return e.ins(`call %s asm sideeffect "atom%s.%s.%s $0, [$1], $2;", "=%s,l,%s,~{memory}"(ptr %s, %s %s) #3`, llt, o, op, ptx, c, c, e.owned(in, sizes.Sizeof(element(f))), llt, e.arg(in, 1))
 }
 
 // unused says whether nobody looks at a call's result.
@@ -144,7 +144,7 @@ func (e *emitter) atomicCAS(in *ssa.Call, f *ssa.Function) string {
 	}
 	llt, _, c := word(element(f))
 	was := e.ins(`call %s asm sideeffect "atom%s.cas.b%d $0, [$1], $2, $3;", "=%s,l,%s,%s,~{memory}"(ptr %s, %s %s, %s %s) #3`,
-		llt, o, bits(llt), c, c, c, e.behind(in, sizes.Sizeof(element(f))), llt, e.arg(in, 1), llt, e.arg(in, 2))
+		llt, o, bits(llt), c, c, c, e.owned(in, sizes.Sizeof(element(f))), llt, e.arg(in, 1), llt, e.arg(in, 2))
 	return e.ins("icmp eq %s %s, %s", llt, was, e.arg(in, 1))
 }
 

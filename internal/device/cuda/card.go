@@ -37,6 +37,7 @@ type card struct {
 
 	kernels atomic.Pointer[map[*gpu.Code]*kernel] // replaced, with gate held
 	modules map[string]*module                    // by text; gate
+	hosts   hostTable                             // under a lock of its own
 	local   int                                   // bytes of local memory a thread that the context holds; gate
 
 	mu      sync.Mutex // what follows
@@ -164,6 +165,9 @@ func (c *card) detach() error {
 		c.free(byCall(cuStreamDestroy, l.handle))
 	}
 	c.free(byCall(cuMemFreeHost, c.marks))
+	if c.hosts.at != 0 {
+		c.free(byCall(cuMemFreeHost, c.hosts.at))
+	}
 	for _, m := range c.modules {
 		if m.err == nil {
 			c.free(byCall(cuModuleUnload, m.handle))

@@ -90,6 +90,7 @@
 // # Memory
 //
 // Alloc's is device memory without a view for the host. AllocHost's is pinned memory, at one address for host and kernels.
-// Go's collector knows neither: a [gpu.Ptr] into them is a number to it. The device's clock (gpu.Thread.Clock) is
+// Go's collector knows neither: a [gpu.Ptr] into them is a number to it. Kernels of a checked build refuse atomics on what AllocHost
+// took or Import mapped of the host's; that they do has run on no GPU. The device's clock (gpu.Thread.Clock) is
 // %globaltimer: nanoseconds, the same for all multiprocessors of a GPU.
 package cuda

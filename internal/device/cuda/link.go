@@ -26,6 +26,10 @@ func (c *card) link(kernel, ptx string) ([]byte, error) {
 	if strings.HasPrefix(ptx, elf) {
 		return []byte(ptx), nil
 	}
+	ptx, err := c.bindHosts(ptx)
+	if err != nil {
+		return nil, err
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	out := new(outs)

@@ -154,6 +154,13 @@ func (d *Device) pin(what string, bytes int, take func(*block) error) (device.Me
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", what, err), undo(b.end))
 	}
+	forget, then := c.hosts.add(b.addr, roundUp(b.bytes)), b.end.then
+	b.end.then = func() error {
+		if forget(); then != nil {
+			return then()
+		}
+		return nil
+	}
 	return d.own(b), nil
 }
 

@@ -41,6 +41,7 @@ static u64 reaching;    // kernels and copies under way
 static u64 streams;     // not destroyed
 static u64 stack;       // bytes of local memory a thread that the context holds
 static char environment[256];
+static u64 host_table;  // the address that a module of a checked build was given last
 
 struct ctx { int dev, refs; };
 static struct ctx contexts[8];
@@ -135,7 +136,7 @@ void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
 	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1;
-	sticky = 0, waited = 0, null_stream = 0, stack = 1024;
+	sticky = 0, waited = 0, null_stream = 0, stack = 1024, host_table = 0;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
 }
@@ -171,6 +172,7 @@ u64 double_count(const char* what) {
 	else if (!strcmp(what, "graphs")) n = graphs;
 	else if (!strcmp(what, "streams")) n = streams;
 	else if (!strcmp(what, "stack")) n = stack;
+	else if (!strcmp(what, "host table")) n = host_table;
 	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
 	else n = count(what)->calls;
 	pthread_mutex_unlock(&mu);
@@ -408,6 +410,8 @@ R cuLinkAddData_v2(struct link* l, int type, const char* text, size_t bytes, con
 		return leave(BAD_PTX);
 	}
 	l->text = strdup(text);
+	p = strstr(text, " doorbell_host_memory = ");
+	if (p) host_table = strtoull(p + 24, 0, 10);
 	END;
 }
 R cuLinkComplete(struct link* l, void** code, size_t* bytes) {
