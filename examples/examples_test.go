@@ -106,15 +106,18 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestOneProcess: it runs with no launcher, each rank says that all is right, and the status is 0.
+// TestOneProcess: it runs with no launcher, each rank says that all is right, and the status is 0. So too where the host has no
+// view of the device's memory, as with a GPU.
 func TestOneProcess(t *testing.T) {
 	for _, x := range examples {
 		t.Run(x.name, func(t *testing.T) {
-			status, stdout, stderr := run(t, build(t, x, false))
-			if status != 0 || stderr != "" {
-				t.Errorf("status %d (want 0), on standard error:\n%s", status, stderr)
+			for _, far := range []string{"0", "1"} {
+				status, stdout, stderr := run(t, "env", "DOORBELL_SOFT_FAR="+far, build(t, x, false))
+				if status != 0 || stderr != "" {
+					t.Errorf("far memory %s: status %d (want 0), on standard error:\n%s", far, status, stderr)
+				}
+				checkLines(t, x, x.ranks, stdout, "")
 			}
-			checkLines(t, x, x.ranks, stdout, "")
 		})
 	}
 }

@@ -35,25 +35,25 @@ func AllToAll(t gpu.Thread, a Args) {
 }
 
 func rank(ctx context.Context, c *doorbell.Comm) error {
-	half, st, grid := c.Size()*chunk, c.Stream(), doorbell.Grid{Blocks: 1, Warps: 1}
-	buf, err1 := c.Alloc(2 * half)
+	mem, st, grid := make([]byte, c.Size()*chunk), c.Stream(), doorbell.Grid{Blocks: 1, Warps: 1}
+	buf, err1 := c.Alloc(2 * len(mem))
 	win, err2 := c.Register(ctx, buf)
 	dc, err3 := c.DevComm(ctx, doorbell.Needs{Signals: 1})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	for i := range half {
-		buf.Bytes()[i] = byte(17*c.Rank() + i%251)
+	for i := range mem {
+		mem[i] = byte(17*c.Rank() + i%251)
 	}
-	if err := errors.Join(doorbell.Launch(st, AllToAllKernel, grid, Args{dc.Device(), win.Device()}), st.Wait(ctx)); err != nil {
+	if err := errors.Join(buf.Write(0, mem), doorbell.Launch(st, AllToAllKernel, grid, Args{dc.Device(), win.Device()}), st.Wait(ctx), buf.Read(len(mem), mem)); err != nil {
 		return err
 	}
-	for i, b := range buf.Bytes()[half:] {
+	for i, b := range mem {
 		if from, at := i/chunk, c.Rank()*chunk+i%chunk; b != byte(17*from+at%251) {
 			return fmt.Errorf("rank %d of %d: byte %d from rank %d is wrong", c.Rank(), c.Size(), i%chunk, from)
 		}
 	}
-	_, err := fmt.Printf("rank %d of %d: %d bytes received, all right\n", c.Rank(), c.Size(), half)
+	_, err := fmt.Printf("rank %d of %d: %d bytes received, all right\n", c.Rank(), c.Size(), len(mem))
 	return err
 }
 
