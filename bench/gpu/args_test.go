@@ -5,6 +5,7 @@ package gpu_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"reflect"
 	"testing"
@@ -12,28 +13,48 @@ import (
 	"github.com/doorbell-net/doorbell/bench/bulk"
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/internal/abi/abigen"
+	"github.com/doorbell-net/doorbell/moe"
 )
 
-var update = flag.Bool("update", false, "write args.cuh anew")
+var update = flag.Bool("update", false, "write what tests here compare anew")
 
-// TestArguments: the twins' arguments are laid out as the kernels' are. nvcc holds the assertions in the file.
+// TestArguments: the twins' arguments are laid out as the kernels' are. nvcc holds the assertions in the files.
 func TestArguments(t *testing.T) {
-	text := "// SPDX-License-Identifier: Apache-2.0\n// Written by go test ./bench/gpu -update. DO NOT EDIT.\n" +
-		"// The arguments of the kernels in bench, as Go lays them out.\n#pragma once\n#include \"../../include/doorbell/abi.cuh\"\n\nnamespace doorbell {\n\n" +
-		abigen.Structs([]reflect.Type{
+	for file, a := range map[string]struct {
+		of, namespace, more string
+		types               []reflect.Type
+	}{
+		"args.cuh": {"bench", "doorbell", "", []reflect.Type{
 			reflect.TypeFor[kernels.Result](), reflect.TypeFor[kernels.Exchange](), reflect.TypeFor[kernels.RateArgs](),
 			reflect.TypeFor[kernels.AllToAllArgs](), reflect.TypeFor[kernels.PostArgs](), reflect.TypeFor[kernels.CopyArgs](), reflect.TypeFor[bulk.BulkCopyArgs](),
-		}) + "}  // namespace doorbell\n"
-	if *update {
-		if err := os.WriteFile("args.cuh", []byte(text), 0o644); err != nil {
+		}},
+		"moe_args.cuh": {"moe", "doorbell::moe", constants(), []reflect.Type{
+			reflect.TypeFor[moe.Result](), reflect.TypeFor[moe.Faults](), reflect.TypeFor[moe.Missing](), reflect.TypeFor[moe.Traffic](),
+			reflect.TypeFor[moe.Header](), reflect.TypeFor[moe.RowInfo](), reflect.TypeFor[moe.Block](), reflect.TypeFor[moe.LLTurn](), reflect.TypeFor[moe.LL](),
+			reflect.TypeFor[moe.HTInfo](), reflect.TypeFor[moe.HTPlan](), reflect.TypeFor[moe.HTState](), reflect.TypeFor[moe.HTWay](), reflect.TypeFor[moe.HT](),
+		}},
+	} {
+		text := "// SPDX-License-Identifier: Apache-2.0\n// Written by go test ./bench/gpu -update. DO NOT EDIT.\n" +
+			"// The arguments of the kernels in " + a.of + ", as Go lays them out.\n#pragma once\n#include \"../../include/doorbell/abi.cuh\"\n\nnamespace " + a.namespace + " {\n\n" + a.more +
+			abigen.Structs(a.types) + "}  // namespace " + a.namespace + "\n"
+		if *update {
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(file)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if !bytes.Equal(got, []byte(text)) {
+			t.Errorf("%s is not what the kernels take: go test ./bench/gpu -run TestArguments -update", file)
+		}
 	}
-	got, err := os.ReadFile("args.cuh")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, []byte(text)) {
-		t.Error("args.cuh is not what the kernels take: go test ./bench/gpu -run TestArguments -update")
-	}
+}
+
+// constants are those of package moe that its kernels' twins use.
+func constants() string {
+	return fmt.Sprintf("enum format : int32_t { bf16 = %d, fp8 = %d, fp8_pow2 = %d, fp8_ue8m0 = %d };\n", moe.BF16, moe.FP8, moe.FP8Pow2, moe.FP8UE8M0) +
+		fmt.Sprintf("enum fault : uint32_t {\n  fault_wait = %d, fault_answer = %d, fault_selection = %d, fault_copies = %d, fault_tokens = %d,\n  fault_count = %d, fault_header = %d, fault_rows = %d, fault_layout = %d\n};\n\n",
+			moe.FaultWait, moe.FaultAnswer, moe.FaultSelection, moe.FaultCopies, moe.FaultTokens, moe.FaultCount, moe.FaultHeader, moe.FaultRows, moe.FaultLayout)
 }

@@ -68,8 +68,16 @@ const (
 	inTurn        = twin + " --pairs 16"
 )
 
-// fewer is how many rounds are enough of commands that take long.
-var fewer = map[string]int{loadCommand: 3, pairsCommand: 1, deepepCommand: 1}
+// enough is how many rounds of so many are made of a command: fewer of those that take long, or measure many turns themselves.
+func enough(cmd string, rounds int) int {
+	switch {
+	case cmd == loadCommand:
+		return min(rounds, 3)
+	case cmd == copiesCommand, cmd == llTwinsCommand, cmd == deepepCommand, strings.HasPrefix(cmd, "bench ll "), strings.HasPrefix(cmd, "bench ht "):
+		return min(rounds, 1)
+	}
+	return rounds
+}
 
 func gpuP50(r *gpuRun) float64  { return r.bench.Rows[0].P50 }
 func gpuMin(r *gpuRun) float64  { return r.bench.Rows[0].Min }
@@ -162,7 +170,7 @@ func runGPU(dir string, out io.Writer, rounds int, only string, pick func(gpus i
 	var failed []error
 	for round := range rounds {
 		for _, cmd := range commands {
-			if n, few := fewer[cmd]; few && round >= n {
+			if round >= enough(cmd, rounds) {
 				continue
 			}
 			r, err := runCommand(dir, cmd)
@@ -276,7 +284,10 @@ func (r *gpuRun) readFloors(out []byte, mark string) error {
 // runCommand runs a command of a case once.
 func runCommand(dir, cmd string) (*gpuRun, error) {
 	limit := 40 * time.Second
-	if cmd == deepepCommand {
+	switch cmd {
+	case llTwinsCommand:
+		limit = 60 * time.Second
+	case deepepCommand:
 		limit = 150 * time.Second
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -313,7 +324,7 @@ func runCommand(dir, cmd string) (*gpuRun, error) {
 			return nil, fmt.Errorf("it printed no load: line: %s", out)
 		}
 		return r, json.NewDecoder(bytes.NewReader(rest)).Decode(&r.load)
-	case pairsCommand:
+	case copiesCommand, llTwinsCommand:
 		r.pairs, err = readPairs(out)
 		return r, err
 	}

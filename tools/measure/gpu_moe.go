@@ -46,3 +46,24 @@ func moeCases() (all []gpuCase) {
 	}
 	return all
 }
+
+// twinCases are the phases of dispatch and combine, and the quantisation of rows, beside their twins.
+func twinCases() (all []gpuCase) {
+	add := func(command, what string, names ...string) {
+		for _, name := range names {
+			all = append(all, gpuCase{name: name + ", twin", what: what, unit: "us", better: "less", target: "at most 1.03x",
+				ours: command, peer: "the same kernels in CUDA C++, in turn in one process"})
+		}
+	}
+	const one = "hidden 7,168, top-8 of 288 experts, all local, L2 emptied before"
+	for _, x := range []struct{ name, what string }{
+		{"1 rank, 1 token", one}, {"1 rank, 128 tokens", one},
+		{"4 ranks, 128 tokens", "hidden 7,168, top-8 of 256 experts, ranks of one process, by stores"}, {"8 ranks, 128 tokens", "the same"},
+	} {
+		at := "LL, " + x.name + ", FP8, "
+		add(llTwinsCommand, x.what, at+"send", at+"receive", at+"return", at+"combine")
+	}
+	add(llTwinsCommand, one, "LL, 1 rank, 128 tokens, BF16, send", "LL, 1 rank, 128 tokens, BF16, receive")
+	add(llTwinsCommand, "hidden 7,168, one rank, sent to nobody", "FP8, 4,096 rows, quantise")
+	return all
+}

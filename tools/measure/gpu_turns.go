@@ -8,8 +8,11 @@ import (
 	"fmt"
 )
 
-// pairsCommand measures our kernels and others' in turn itself, and prints a pair for each case.
-const pairsCommand = "gpu.test -test.run ^TestCopies$ -test.v"
+// What measures our kernels and others' in turn itself, and prints a pair for each case.
+const (
+	copiesCommand  = "gpu.test -test.run ^TestCopies$ -test.v"
+	llTwinsCommand = "gpu.test -test.run ^TestLLTwins$/^cuda$ -test.v"
+)
 
 // turns is what ours and theirs gave, turn by turn.
 type turns struct {
@@ -60,7 +63,7 @@ func copyCases() (all []gpuCase) {
 	} {
 		for _, blocks := range []int{1, 2, 4, 8, 16, 32, 64, 132} {
 			all = append(all, gpuCase{name: fmt.Sprintf(k.name, blocks), what: k.what, unit: "GB/s", better: "more", target: k.target,
-				ours: pairsCommand, peer: k.peer + ", in turn in one process"})
+				ours: copiesCommand, peer: k.peer + ", in turn in one process"})
 		}
 	}
 	return all

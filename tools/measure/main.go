@@ -39,7 +39,7 @@ func main() {
 	case *peers:
 		pick = func(int) []gpuCase { return peerCases() }
 	case *moe:
-		pick = func(int) []gpuCase { return moeCases() }
+		pick = func(int) []gpuCase { return append(moeCases(), twinCases()...) }
 	}
 	if err := run(*out, *rounds, *only, *gpu, pick); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)

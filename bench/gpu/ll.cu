@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUDA C++ twins of the low-latency kernels of package moe: same entries, same argument, same steps. What they leave out is what
+// they are not run with: puts by the network, a box for a rank (PerRank), ranks that are missing, numbers that are counted, and
+// what gin checks of a put. TestLLTwins runs them in turn with ours, in one process.
+//   nvcc -O3 -std=c++17 -arch=sm_90 -ptx bench/gpu/ll.cu -o ll.ptx
+#include "moe.cuh"
+
+using moe::ll;
+using moe::llturn;
+
+DB uint32_t row_bytes(const ll &a) { return 2 * uint32_t(a.Hidden); }
+DB uint32_t msg_bytes(const ll &a) { return uint32_t(a.Head + a.Payload); }
+
+DB uint64_t slot(const ll &a, const llturn &now, int32_t local, int32_t src, uint32_t n) {
+  uint32_t row = uint32_t((now.Set * a.Boxes + local) * a.DC.Ranks + src);
+  return (uint64_t(row) * uint32_t(a.BoxCap) + n) * msg_bytes(a);
+}
+DB uint64_t back(const ll &a, const llturn &now, int32_t token, int32_t k) {
+  uint64_t slots = uint64_t(uint32_t(a.Sets * a.Boxes * a.DC.Ranks)) * uint32_t(a.BoxCap) * msg_bytes(a);
+  return slots + (uint64_t(uint32_t(now.Set * a.MaxTokens + token)) * uint32_t(a.TopK) + uint32_t(k)) * row_bytes(a);
+}
+DB int32_t dispatch_signal(const ll &a, const llturn &now, int32_t local, int32_t src) { return (now.Set * a.Boxes + local) * a.DC.Ranks + src; }
+DB int32_t combine_signal(const ll &a, const llturn &now, int32_t e) { return a.Sets * a.Boxes * a.DC.Ranks + now.Set * a.Experts + e; }
+
+DB int32_t expert(const ll &a, int32_t token, int32_t k) {
+  int32_t e = a.Idx[token * a.TopK + k];
+  return e >= 0 && e < a.Experts ? e : -1;
+}
+
+// raise adds to a signal of a rank, in the context of a local expert. What the calling thread has seen is seen before it.
+DB void raise(const ll &a, int32_t rank, int32_t local, int32_t id, uint64_t v) {
+  word::add_release_sys(a.DC.PeerLSA[lsa_rank(a.DC, rank)] + (local % a.DC.Contexts * int32_t(a.DC.SignalStride) + id), v);
+}
+
+KERNEL(LLCount, ll, 8) {
+  if (thread() == 0) {
+    uint64_t op = *a.Number;
+    uint32_t most = uint32_t(a.Tokens), tokens = a.Count ? *a.Count : most;
+    int32_t in = int32_t(op % uint64_t(2 * a.Sets));
+    *a.Now = {op, in % a.Sets, in / a.Sets, int32_t(tokens < most ? tokens : most), {}};
+    *a.Number = op + 1;
+    if (tokens > most) refuse(a.Faults, op, moe::fault_tokens, a.DC.Rank, tokens, most);
+  }
+  int32_t me = int32_t(thread()), all = int32_t(threads());
+  for (int32_t i = me; i < a.Experts || i < a.DC.Ranks; i += all) a.Total[i] = a.Next[i] = a.Done[i] = 0;
+  for (int32_t i = me; i < a.Locals; i += all) a.Counts[i] = 0;
+  sync_block();
+  const llturn now = *a.Now;
+  for (int32_t i = me; i < now.Tokens * a.TopK; i += all) {
+    int32_t e = a.Idx[i];
+    if (e < -1 || e >= a.Experts)
+      refuse(a.Faults, now.Op, moe::fault_selection, a.DC.Rank, i, e);
+    else if (e >= 0)
+      add_gpu(a.Total + e, 1);
+  }
+  sync_block();
+  for (int32_t i = me; i < a.Experts; i += all) {
+    uint32_t n = load_gpu(a.Total + i);
+    if (n <= uint32_t(a.Cap)) continue;
+    refuse(a.Faults, now.Op, moe::fault_copies, a.DC.Rank, n, i);
+    a.Total[i] = uint32_t(a.Cap);
+  }
+}
+
+// take is the number of selection i among the messages to expert e.
+DB uint32_t take(const ll &a, int32_t e, int32_t i) {
+  uint32_t n = 0;
+  if (a.Deterministic) {
+    for (int32_t j = int32_t(lane()); j < i; j += 32) n += a.Idx[j] == e;
+    UNROLL for (uint32_t mask = 16; mask > 0; mask /= 2) n += shfl_xor(n, mask);
+    return n;
+  }
+  if (lane() == 0) n = add_gpu(a.Next + e, 1);
+  return shfl(n, 0);
+}
+
+KERNEL(LLSend, ll, 8) {
+  if (over_block(a.Faults)) return;
+  const llturn now = *a.Now;
+  const spread of(a.Experts, a.DC.Ranks);
+  auto send_count = [&](int32_t e, uint32_t n) {
+    int32_t rank = of.owner(e), local = e - of.first(rank);
+    raise(a, rank, local, dispatch_signal(a, now, local, a.DC.Rank), uint64_t(n) + 1);
+  };
+  if (lane() == 0)
+    for (int32_t e = int32_t(block() * warps() + warp()); e < a.Experts; e += int32_t(blocks() * warps()))
+      if (a.Total[e] == 0) send_count(e, 0);
+  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
+    uint8_t *msg = a.Stage.Base + uint64_t(uint32_t(now.Set * a.MaxTokens + token)) * msg_bytes(a);
+    if (warp() == 0) {
+      if (lane() == 0) *reinterpret_cast<uint4 *>(msg) = {uint32_t(token), uint32_t(now.Op), 0, 0};
+      if (int32_t(lane()) < a.TopK) reinterpret_cast<uint16_t *>(msg + sizeof(moe::header))[lane()] = uint16_t(expert(a, token, int32_t(lane())));
+    }
+    const uint8_t *x = a.X + uint64_t(uint32_t(token)) * row_bytes(a);
+    if (a.Format == moe::bf16)
+      copy_block(msg + a.Head, x, row_bytes(a));
+    else
+      quantise({a.Format, a.Hidden, a.Values, a.Payload}, msg + a.Head, x, warp(), warps());
+    sync_block();
+    for (int32_t k = int32_t(warp()); k < a.TopK; k += int32_t(warps())) {
+      int32_t e = expert(a, token, k);
+      if (e < 0) continue;
+      uint32_t n = take(a, e, token * a.TopK + k);
+      if (n >= uint32_t(a.BoxCap)) continue;
+      int32_t rank = of.owner(e), local = e - of.first(rank);
+      copy_warp(lsa_pointer(a.Recv, lsa_rank(a.DC, rank), slot(a, now, local, a.DC.Rank, n)), msg, msg_bytes(a));
+      sync_warp();
+      if (lane() != 0) continue;
+      uint32_t total = a.Total[e];
+      if (add_acq_rel_gpu(a.Done + e, 1) + 1 == total) send_count(e, total);
+    }
+  }
+}
+
+// await_count is how many messages a rank sent to a local expert. One thread calls it.
+DB uint32_t await_count(const ll &a, const llturn &now, int32_t local, int32_t src, int32_t e) {
+  context c(a.DC, local % a.DC.Contexts);
+  int32_t id = dispatch_signal(a, now, local, src), ends = a.Sets * a.Boxes * a.DC.Ranks;
+  uint64_t from = a.Ends[now.Half * ends + id];
+  if (failed(a.Faults)) c.timeout_ns = 0;
+  uint32_t s = c.wait_signal(by_thread, id, from + 1, from_team(world(a.DC)));
+  if (s != ok) {
+    fail(a.Faults, now.Op, s, moe::fault_wait, src, e, 0);
+    return 0;
+  }
+  uint64_t value = c.read_signal(id), n = value - from - 1;
+  a.Ends[(now.Half ^ 1) * ends + id] = value;
+  if (n > uint64_t(a.BoxCap)) {
+    fail(a.Faults, now.Op, remote_error, moe::fault_count, src, int64_t(n), e);
+    return 0;
+  }
+  return uint32_t(n);
+}
+
+// selects is the lanes whose number of selection of a message's token is of expert e. A warp calls it.
+DB uint32_t selects(const ll &a, const uint8_t *msg, int32_t e) {
+  return vote(int32_t(lane()) < a.TopK && reinterpret_cast<const uint16_t *>(msg + sizeof(moe::header))[lane()] == uint16_t(e));
+}
+
+// info is which selection message j serves. A warp calls it.
+DB moe::row_info info(const ll &a, const llturn &now, const uint8_t *first, uint32_t j, int32_t src, int32_t e) {
+  const uint8_t *msg = first + uint64_t(j) * msg_bytes(a);
+  uint4 h = *reinterpret_cast<const uint4 *>(msg);
+  uint32_t of = selects(a, msg, e);
+  if (bits(of) > 1) {  // one message for each: earlier ones serve earlier selections
+    for (uint32_t from = 0; from < j; from += 32) {
+      uint32_t i = from + lane();
+      uint32_t same = vote(i < j && reinterpret_cast<const uint4 *>(first + uint64_t(i) * msg_bytes(a))->x == h.x);
+      for (uint32_t n = bits(same); n > 0; n--) of &= of - 1;
+    }
+  }
+  if (of == 0 || h.x >= uint32_t(a.MaxTokens) || h.y != uint32_t(now.Op)) {
+    if (lane() == 0) fail(a.Faults, now.Op, remote_error, moe::fault_header, src, j, e);
+    return {src, -1, -1, e};
+  }
+  return {src, int32_t(h.x), int32_t(first_bit(of)), e};
+}
+
+DB void receive(const ll &a, const llturn &now, int32_t first_expert, int32_t local, int32_t src) {
+  SHARED uint32_t rows, begin;
+  int32_t e = first_expert + local;
+  if (thread() == 0) {
+    rows = await_count(a, now, local, src, e);
+    begin = add_gpu(a.Counts + local, rows);
+    a.Blocks[local * a.DC.Ranks + src] = {begin, rows};
+  }
+  sync_block();
+  uint64_t to = uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + begin;
+  const uint8_t *first = a.Recv.Base + slot(a, now, local, src, 0);
+  for (uint32_t j = warp(); j < rows; j += warps()) {
+    moe::row_info i = info(a, now, first, j, src, e);
+    if (lane() == 0) a.Infos[to + j] = i;
+    copy_warp(a.Rows + (to + j) * uint32_t(a.Payload), first + uint64_t(j) * msg_bytes(a) + a.Head, uint32_t(a.Payload));
+  }
+  sync_block();
+}
+
+KERNEL(LLReceive, ll, 8) {
+  if (over_block(a.Faults)) return;
+  const llturn now = *a.Now;
+  const spread of(a.Experts, a.DC.Ranks);
+  int32_t first = of.first(a.DC.Rank), locals = of.first(a.DC.Rank + 1) - first;
+  if (a.Deterministic) {
+    for (int32_t local = int32_t(block()); local < locals; local += int32_t(blocks()))
+      for (int32_t src = 0; src < a.DC.Ranks; src++) receive(a, now, first, local, src);
+    return;
+  }
+  for (int32_t i = int32_t(block()); i < locals * a.DC.Ranks; i += int32_t(blocks()))
+    receive(a, now, first, i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks);
+}
+
+KERNEL(LLReturn, ll, 8) {
+  if (over_block(a.Faults)) return;
+  const llturn now = *a.Now;
+  const spread of(a.Experts, a.DC.Ranks);
+  int32_t first = of.first(a.DC.Rank), locals = of.first(a.DC.Rank + 1) - first;
+  if (block() == 0 && thread() == 0) a.Answers[now.Set]++;
+  const uint64_t rows_before = uint64_t(uint32_t(a.Turn * a.Locals * a.DC.Ranks)) * uint32_t(a.Cap);
+  for (int32_t i = int32_t(block()); i < locals * a.DC.Ranks; i += int32_t(blocks())) {
+    int32_t local = i / a.DC.Ranks, dst = (a.DC.Rank + i) % a.DC.Ranks;
+    const moe::block b = a.Blocks[local * a.DC.Ranks + dst];
+    for (uint32_t j = warp(); j < b.Rows; j += warps()) {
+      uint64_t row = uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + b.Begin + j;
+      const moe::row_info f = a.Infos[row];
+      if (f.Token < 0) continue;
+      copy_warp(lsa_pointer(a.Recv, lsa_rank(a.DC, dst), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
+    }
+    if (over_block(a.Faults)) return;
+    if (thread() == 0) raise(a, dst, local, combine_signal(a, now, first + local), 1);
+  }
+}
+
+DB bool answered(const ll &a, const llturn &now, const spread &of, uint64_t answers, int32_t e) {
+  int32_t rank = of.owner(e);
+  context c(a.DC, (e - of.first(rank)) % a.DC.Contexts);
+  uint32_t s = c.wait_signal(by_thread, combine_signal(a, now, e), answers, from_team(world(a.DC)));
+  if (s != ok) fail(a.Faults, now.Op, s, moe::fault_answer, rank, e, 0);
+  return s == ok;
+}
+
+// combine adds up the answers of a token, eight of them on their way. All threads of a block call it.
+DB void combine(const ll &a, const llturn &now, int32_t token) {
+  constexpr int at_once = 8;
+  int32_t k = int32_t(lane());
+  int32_t mine = k < a.TopK ? expert(a, token, k) : -1;
+  uint32_t weight = mine >= 0 ? as_bits(a.Weights[token * a.TopK + k]) : 0, have = vote(mine >= 0);
+  uint32_t vecs = row_bytes(a) / 16;
+  uint4 *out = reinterpret_cast<uint4 *>(a.Y + uint64_t(uint32_t(token)) * row_bytes(a));
+  const uint4 *in = reinterpret_cast<const uint4 *>(a.Recv.Base + back(a, now, token, 0));
+  for (uint32_t base = warp() * 32; base < vecs; base += threads()) {  // the same to all lanes
+    uint32_t i = base + lane();
+    sum s;
+    for (uint32_t left = have; left != 0;) {
+      uint4 v[at_once];
+      uint32_t these = left;
+      UNROLL for (int n = 0; n < at_once; n++) {
+        if (left != 0 && i < vecs) v[n] = in[first_bit(left) * vecs + i];
+        left &= left - 1;
+      }
+      UNROLL for (int n = 0; n < at_once; n++) {
+        if (these == 0) break;
+        s.plus(v[n], as_float(shfl(weight, first_bit(these))));
+        these &= these - 1;
+      }
+    }
+    if (i < vecs) out[i] = s.rounded();
+  }
+}
+
+KERNEL(LLCombine, ll, 8) {
+  if (over_block(a.Faults)) return;
+  const llturn now = *a.Now;
+  const spread of(a.Experts, a.DC.Ranks);
+  const uint64_t answers = a.Answers[now.Set];
+  for (int32_t e = int32_t(thread()); e < a.Experts && answered(a, now, of, answers, e); e += int32_t(threads())) {
+  }
+  if (over_block(a.Faults)) return;
+  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) combine(a, now, token);
+}
