@@ -3,7 +3,7 @@
 // Package gpu, in its test files, holds bench/kernels on a GPU against the same kernels on the CPU, and keeps the
 // C++ twins' arguments equal to Go's. run.sh measures.
 //
-// Twins of package moe's kernels (ll.cu) are tried on the CPU too, in the place of ours: a block's threads there are contexts of
+// Twins of package moe's kernels (ll.cu, ht.cu) are tried on the CPU too, in the place of ours: a block's threads there are contexts of
 // one thread of the host, 32 to a warp (lanes_cpu.h), and what comes is compared to the byte. They have not run on a GPU yet.
 //
 // # Seen on one H200, driver 580

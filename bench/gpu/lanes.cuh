@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The words that twins of package moe's kernels are written in. With nvcc they are CUDA's. With another compiler threads of a
-// block run on the CPU, on one thread of the host: each in turn, until it waits for others of its warp or its block. So warps have
-// 32 lanes there too, and what a kernel makes of them can be tried without a GPU.
+// block run on the CPU, on one thread of the host: each in turn, until it waits. So warps have 32 lanes there too, and what a kernel
+// makes of them can be tried without a GPU.
 #pragma once
+#ifndef __CUDACC__
+#include "lanes_cpu.h"  // says how a wait gives way
+#endif
 #include "../../include/doorbell/gin.cuh"
 
 #define DB DOORBELL_DEVICE
@@ -56,13 +59,13 @@ DB uint32_t e4m3x2(float lo, float hi) {
   return v;
 }
 
-#else
-#include "lanes_cpu.h"
 #endif
 
 DB uint32_t lane() { return thread() % 32; }
 DB uint32_t warp() { return thread() / 32; }
 DB uint32_t warps() { return threads() / 32; }
+
+DB uint64_t shfl64(uint64_t v, uint32_t from) { return uint64_t(shfl(uint32_t(v >> 32), from)) << 32 | shfl(uint32_t(v), from); }
 
 DB float bf16_lo(uint32_t w) { return as_float(w << 16); }
 DB float bf16_hi(uint32_t w) { return as_float(w & 0xffff0000); }

@@ -2,8 +2,10 @@
 //
 // The CPU's part of lanes.cuh: threads of a GPU as contexts of one thread of the host.
 #pragma once
+#include <sched.h>
 #include <ucontext.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -24,11 +26,11 @@ struct group {
   uint32_t come = 0, times = 0;
 };
 
-// run is some threads of a block: whole warps, from number `first` on.
+// run is a block.
 struct run {
   static constexpr size_t stack_bytes = 64 << 10;
 
-  const uint32_t block, blocks, first, count, threads;
+  const uint32_t block, blocks, count;  // count: threads
   uint32_t now = 0;  // which of them runs
   uint32_t ended = 0, waiting = 0;
   std::vector<ucontext_t> at = std::vector<ucontext_t>(count);
@@ -62,13 +64,7 @@ struct run {
       }
   }
   void meet_warp() { meet(warps[now / 32], 32); }
-  void meet_block() {
-    if (count != threads) {
-      fprintf(stderr, "a barrier of a block of which %u of %u threads run here\n", count, threads);
-      abort();
-    }
-    meet(all, count);
-  }
+  void meet_block() { meet(all, count); }
 };
 
 inline thread_local run *current;
@@ -81,9 +77,15 @@ inline void thread_main() {
   r->next();
 }
 
-// launch runs threads of a block and returns when they have ended.
-inline void launch(uint32_t block, uint32_t blocks, uint32_t first, uint32_t count, uint32_t threads, void (*body)(const void *), const void *args) {
-  run r{block, blocks, first, count, threads};
+// give_way is called by a thread that waits for what others store.
+inline void give_way() {
+  current->next();
+  sched_yield();
+}
+
+// launch runs a block and returns when its threads have ended.
+inline void launch(uint32_t block, uint32_t blocks, uint32_t count, void (*body)(const void *), const void *args) {
+  run r{block, blocks, count};
   r.body = body, r.args = args;
   std::unique_ptr<char[]> stacks(new char[count * run::stack_bytes]);
   for (uint32_t i = 0; i < count; i++) {
@@ -95,30 +97,33 @@ inline void launch(uint32_t block, uint32_t blocks, uint32_t first, uint32_t cou
   }
   current = &r;
   swapcontext(&r.caller, &r.at[0]);
+  current = nullptr;
 }
 
 }  // namespace lanes
 
-#define KERNEL(name, A, warps)                                                                                                                      \
-  static void name##_thread(const A &a);                                                                                                            \
-  extern "C" void name(const A *a, uint32_t block, uint32_t blocks, uint32_t first, uint32_t count, uint32_t threads) {                              \
-    lanes::launch(block, blocks, first, count, threads, [](const void *p) { name##_thread(*static_cast<const A *>(p)); }, a);                        \
-  }                                                                                                                                                 \
+#define DOORBELL_RELAX lanes::give_way
+
+#define KERNEL(name, A, warps)                                                                                                \
+  static void name##_thread(const A &a);                                                                                      \
+  extern "C" void name(const A *a, uint32_t block, uint32_t blocks, uint32_t threads) {                                       \
+    lanes::launch(block, blocks, threads, [](const void *p) { name##_thread(*static_cast<const A *>(p)); }, a);               \
+  }                                                                                                                           \
   static void name##_thread(const A &a)
 #define SHARED static thread_local
 #define UNROLL
 
-DB uint32_t thread() { return lanes::current->first + lanes::current->now; }
-DB uint32_t threads() { return lanes::current->threads; }
-DB uint32_t block() { return lanes::current->block; }
-DB uint32_t blocks() { return lanes::current->blocks; }
+inline uint32_t thread() { return lanes::current->now; }
+inline uint32_t threads() { return lanes::current->count; }
+inline uint32_t block() { return lanes::current->block; }
+inline uint32_t blocks() { return lanes::current->blocks; }
 
-DB void sync_warp() { lanes::current->meet_warp(); }
-DB void sync_block() { lanes::current->meet_block(); }
+inline void sync_warp() { lanes::current->meet_warp(); }
+inline void sync_block() { lanes::current->meet_block(); }
 
 // of_warp gives each lane's value to f, which looks at all of them.
 template <class F>
-DB auto of_warp(uint32_t v, F f) {
+inline auto of_warp(uint32_t v, F f) {
   lanes::run &r = *lanes::current;
   r.value[r.now] = v;
   r.meet_warp();
@@ -126,20 +131,20 @@ DB auto of_warp(uint32_t v, F f) {
   r.meet_warp();
   return got;
 }
-DB uint32_t shfl(uint32_t v, uint32_t from) {
+inline uint32_t shfl(uint32_t v, uint32_t from) {
   return of_warp(v, [=](const uint32_t *all, uint32_t) { return all[from % 32]; });
 }
-DB uint32_t shfl_xor(uint32_t v, uint32_t mask) {
+inline uint32_t shfl_xor(uint32_t v, uint32_t mask) {
   return of_warp(v, [=](const uint32_t *all, uint32_t me) { return all[(me ^ mask) % 32]; });
 }
-DB uint32_t vote(bool v) {
+inline uint32_t vote(bool v) {
   return of_warp(v, [](const uint32_t *all, uint32_t) {
     uint32_t set = 0;
     for (int i = 0; i < 32; i++) set |= all[i] << i;
     return set;
   });
 }
-DB bool any_of_block(bool v) {
+inline bool any_of_block(bool v) {
   lanes::run &r = *lanes::current;
   r.value[r.now] = v;
   r.meet_block();
@@ -148,34 +153,34 @@ DB bool any_of_block(bool v) {
   r.meet_block();
   return any;
 }
-DB uint32_t bits(uint32_t v) { return uint32_t(__builtin_popcount(v)); }
-DB uint32_t first_bit(uint32_t v) { return uint32_t(__builtin_ffs(int(v)) - 1); }
+inline uint32_t bits(uint32_t v) { return uint32_t(__builtin_popcount(v)); }
+inline uint32_t first_bit(uint32_t v) { return uint32_t(__builtin_ffs(int(v)) - 1); }
 
-DB uint32_t load_gpu(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-DB uint32_t add_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-DB uint32_t add_acq_rel_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
+inline uint32_t load_gpu(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+inline uint32_t add_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+inline uint32_t add_acq_rel_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 
-DB float as_float(uint32_t v) {
+inline float as_float(uint32_t v) {
   float f;
   memcpy(&f, &v, 4);
   return f;
 }
-DB uint32_t as_bits(float f) {
+inline uint32_t as_bits(float f) {
   uint32_t v;
   memcpy(&v, &f, 4);
   return v;
 }
-DB float mul(float a, float b) { return a * b; }  // compiled with -ffp-contract=off
-DB float add(float a, float b) { return a + b; }
+inline float mul(float a, float b) { return a * b; }  // compiled with -ffp-contract=off
+inline float add(float a, float b) { return a + b; }
 
-DB uint32_t bf16_of(float f) {
+inline uint32_t bf16_of(float f) {
   uint32_t b = as_bits(f);
   return (b & 0x7fffffff) > 0x7f800000 ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
-DB uint32_t bf16x2(float lo, float hi) { return bf16_of(lo) | bf16_of(hi) << 16; }
+inline uint32_t bf16x2(float lo, float hi) { return bf16_of(lo) | bf16_of(hi) << 16; }
 
 // e4m3_of rounds to the nearest, ties to even; what is larger than 448 becomes that.
-DB uint32_t e4m3_of(float f) {
+inline uint32_t e4m3_of(float f) {
   uint32_t sign = as_bits(f) >> 24 & 0x80, b = as_bits(f) & 0x7fffffff;
   if (b > 0x7f800000) return 0x7f;
   float v = as_float(b);
@@ -183,4 +188,4 @@ DB uint32_t e4m3_of(float f) {
   if (v < 0x1p-6f) return sign | (as_bits(v + 0x1p14f) - as_bits(0x1p14f));  // units of 2^-9, by the addition's rounding
   return sign | (b - ((127 - 7) << 23) + 0x7ffff + (b >> 20 & 1)) >> 20;
 }
-DB uint32_t e4m3x2(float lo, float hi) { return e4m3_of(lo) | e4m3_of(hi) << 8; }
+inline uint32_t e4m3x2(float lo, float hi) { return e4m3_of(lo) | e4m3_of(hi) << 8; }

@@ -59,11 +59,11 @@ func TestLLTwins(t *testing.T) {
 				needGPU(t)
 			}
 			w := twinsOf(t, "ll", device)
-			twin(t, w, &moe.LLCountKernel, moe.LLCount, false)
-			twin(t, w, &moe.LLSendKernel, moe.LLSend, false)
-			twin(t, w, &moe.LLReceiveKernel, moe.LLReceive, false)
-			twin(t, w, &moe.LLReturnKernel, moe.LLReturn, false)
-			twin(t, w, &moe.LLCombineKernel, moe.LLCombine, false)
+			twin(t, w, &moe.LLCountKernel, moe.LLCount)
+			twin(t, w, &moe.LLSendKernel, moe.LLSend)
+			twin(t, w, &moe.LLReceiveKernel, moe.LLReceive)
+			twin(t, w, &moe.LLReturnKernel, moe.LLReturn)
+			twin(t, w, &moe.LLCombineKernel, moe.LLCombine)
 			for _, s := range shapes[device] {
 				t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { w.compareLL(t, device, s) })
 			}

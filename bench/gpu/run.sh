@@ -22,7 +22,7 @@ cd "$here"
 rounds=${ROUNDS:-4}
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 | tr -d '.')
 
-for t in twins copies ll; do
+for t in twins copies ll ht; do
 	nvcc -O3 -std=c++17 -arch="$arch" -ptx "bench/gpu/$t.cu" -o "$t.ptx" &
 done
 nvcc -O3 -std=c++17 -arch="$arch" -o floors bench/gpu/floors.cu -lcuda &
@@ -30,7 +30,7 @@ cp include/testdata/calls.cu cxx/
 for p in pingpong alltoall calls; do
 	nvcc -O3 -std=c++17 -arch="$arch" -I include -o "cxx/$p" "cxx/$p.cu" ./libdoorbell.so -lpthread &
 done
-for _ in twins copies ll floors pingpong alltoall calls; do wait -n; done
+for _ in twins copies ll ht floors pingpong alltoall calls; do wait -n; done
 
 {
 	nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader
@@ -60,4 +60,4 @@ done
 timeout -k 5 "${LIMIT:-200}" ./measure -gpu "$here" -share="${SHARE:-0}" -rounds "$rounds" -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"
 
 echo "== dispatch and combine" | tee -a "$out/summary.txt"
-timeout -k 5 "${MOE_LIMIT:-200}" ./measure -gpu "$here" -moe -rounds 1 -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"
+timeout -k 5 "${MOE_LIMIT:-230}" ./measure -gpu "$here" -moe -rounds 1 -out "$out/gpu.jsonl" 2>&1 | tee -a "$out/summary.txt"

@@ -52,23 +52,18 @@ func twinsOf(t *testing.T, file, device string) *twins {
 	return &twins{lib: must(ffi.Open(so))(t)}
 }
 
-// twin adds the twin of a kernel. One that is run warp by warp has warps of a block that wait for each other by signals, and no
-// barriers of a block.
-func twin[A any](t *testing.T, all *twins, k *gpu.Kernel[A], fn func(gpu.Thread, A), warpByWarp bool) {
+// twin adds the twin of a kernel.
+func twin[A any](t *testing.T, all *twins, k *gpu.Kernel[A], fn func(gpu.Thread, A)) {
 	t.Helper()
 	if !all.onGPU() {
 		at := must(all.lib.Symbol(k.Name()))(t)
 		fn = func(th gpu.Thread, a A) {
-			warps, first, count := uintptr(th.Warps()), uintptr(th.Warp()), uintptr(1)
-			if !warpByWarp {
-				if first > 0 {
-					return // the block's first warp runs all of it
-				}
-				count = warps
+			if th.Warp() > 0 {
+				return // the block's first warp runs all of it
 			}
 			args := new(A) // where C++ may keep its address
 			*args = a
-			(&ffi.Call{Fn: at, Args: [ffi.MaxArgs]uintptr{ffi.Addr(args), uintptr(th.Block()), uintptr(th.Blocks()), 32 * first, 32 * count, 32 * warps}}).Do()
+			(&ffi.Call{Fn: at, Args: [ffi.MaxArgs]uintptr{ffi.Addr(args), uintptr(th.Block()), uintptr(th.Blocks()), 32 * uintptr(th.Warps())}}).Do()
 		}
 	}
 	other := gpu.NewKernel(k.Name(), fn, all.ptx)

@@ -73,7 +73,7 @@ func enough(cmd string, rounds int) int {
 	switch {
 	case cmd == loadCommand:
 		return min(rounds, 3)
-	case cmd == copiesCommand, cmd == llTwinsCommand, cmd == deepepCommand, strings.HasPrefix(cmd, "bench ll "), strings.HasPrefix(cmd, "bench ht "):
+	case cmd == copiesCommand, cmd == llTwinsCommand, cmd == htTwinsCommand, cmd == deepepCommand, strings.HasPrefix(cmd, "bench ll "), strings.HasPrefix(cmd, "bench ht "):
 		return min(rounds, 1)
 	}
 	return rounds
@@ -285,7 +285,7 @@ func (r *gpuRun) readFloors(out []byte, mark string) error {
 func runCommand(dir, cmd string) (*gpuRun, error) {
 	limit := 40 * time.Second
 	switch cmd {
-	case llTwinsCommand:
+	case llTwinsCommand, htTwinsCommand:
 		limit = 60 * time.Second
 	case deepepCommand:
 		limit = 150 * time.Second
@@ -324,7 +324,7 @@ func runCommand(dir, cmd string) (*gpuRun, error) {
 			return nil, fmt.Errorf("it printed no load: line: %s", out)
 		}
 		return r, json.NewDecoder(bytes.NewReader(rest)).Decode(&r.load)
-	case copiesCommand, llTwinsCommand:
+	case copiesCommand, llTwinsCommand, htTwinsCommand:
 		r.pairs, err = readPairs(out)
 		return r, err
 	}

@@ -12,6 +12,7 @@ import (
 const (
 	copiesCommand  = "gpu.test -test.run ^TestCopies$ -test.v"
 	llTwinsCommand = "gpu.test -test.run ^TestLLTwins$/^cuda$ -test.v"
+	htTwinsCommand = "gpu.test -test.run ^TestHTTwins$/^cuda$ -test.v"
 )
 
 // turns is what ours and theirs gave, turn by turn.

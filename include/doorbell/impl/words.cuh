@@ -169,7 +169,11 @@ inline uint64_t clock_ns() {
   return uint64_t(t.tv_sec) * 1000000000 + uint64_t(t.tv_nsec);
 }
 
-inline void relax() { sched_yield(); }
+// A thread that waits gives way now and then: to other threads of the host, or as the program says that was compiled.
+#ifndef DOORBELL_RELAX
+#define DOORBELL_RELAX() sched_yield()
+#endif
+inline void relax() { DOORBELL_RELAX(); }
 
 // wake ends the sleep of the thread that moves the data.
 inline void wake(uint32_t *asleep) {

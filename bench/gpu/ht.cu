@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CUDA C++ twins of the high-throughput kernels of package moe: same entries, same argument, same steps, for one node of at most 32
+// ranks, none of which is missing, and without what gin checks of a put. TestHTTwins runs them in turn with ours, in one process.
+//   nvcc -O3 -std=c++17 -arch=sm_90 -ptx bench/gpu/ht.cu -o ht.ptx
+#include "moe.cuh"
+
+using moe::ht;
+
+DB int32_t ilane() { return int32_t(lane()); }
+DB int32_t iwarp() { return int32_t(block() * warps() + warp()); }
+DB int32_t iwarps() { return int32_t(blocks() * warps()); }
+
+DB uint32_t row_bytes(const ht &a) { return 2 * uint32_t(a.Hidden); }
+DB uint64_t row_at(const ht &a, int32_t row) { return a.RowsAt + uint64_t(uint32_t(row)) * uint32_t(a.Payload); }
+DB uint64_t info_at(const ht &a, int32_t row) { return a.InfosAt + uint64_t(uint32_t(row)) * uint32_t(a.InfoBytes); }
+DB uint64_t out_at(const ht &a, int32_t row) { return a.OutsAt + uint64_t(uint32_t(row)) * row_bytes(a); }
+DB uint64_t out_weights_at(const ht &a, int32_t row) { return a.OutWeightAt + uint64_t(uint32_t(row)) * uint32_t(4 * a.TopK); }
+
+// counts_at is where what another rank tells of its layout lies.
+DB uint64_t counts_at(const ht &a, uint64_t op, int32_t rank) {
+  return a.InAt + (op % 2 * uint64_t(uint32_t(a.DC.Ranks)) + uint64_t(uint32_t(rank))) * uint32_t(a.CountBytes);
+}
+
+// Signals of a rank: it has told its layout; its rows are there, a channel each; its outputs are; it has read those of this rank.
+enum what : int32_t { has_told, has_sent, is_ready, has_read };
+DB int32_t signal_id(const ht &a, what w, int32_t rank) { return w * a.DC.Ranks + rank; }
+
+DB int32_t tokens(const ht &a) {
+  uint32_t most = uint32_t(a.Tokens), n = a.Count ? *a.Count : most;
+  return int32_t(n < most ? n : most);
+}
+
+struct range {
+  int32_t first, end;
+  DB bool has(int32_t i) const { return i >= first && i < end; }
+};
+DB range experts_of(const ht &a, int32_t rank) {
+  spread s(a.Experts, a.DC.Ranks);
+  return {s.first(rank), s.first(rank + 1)};
+}
+DB range part(const ht &a, int32_t channel, int32_t all) {
+  int32_t per = (all + a.Channels - 1) / a.Channels, first = channel * per, end = first + per;
+  return {first < all ? first : all, end < all ? end : all};
+}
+
+// goes says whether a token selects one of some experts.
+DB bool goes(const ht &a, int32_t token, range of) {
+  const int32_t *e = a.Idx + token * a.TopK;
+  bool any = false;
+  for (int32_t k = 0; k < a.TopK; k++) any |= of.has(e[k]);
+  return any;
+}
+
+DB bool over_warp(const ht &a) { return vote(failed(a.Faults)) != 0; }
+
+// await waits for a signal that a rank raises. A thread calls it.
+DB bool await(const ht &a, what w, uint64_t least, int32_t rank) {
+  context c(a.DC, 0);
+  if (failed(a.Faults)) c.timeout_ns = 0;
+  uint32_t s = c.wait_signal(by_thread, signal_id(a, w, rank), least, from_team(world(a.DC)));
+  if (s != ok) fail(a.Faults, a.State->Dispatches - 1, s, moe::fault_wait, rank, 0, 0);
+  return s == ok;
+}
+
+// await_all waits for each rank, a lane each.
+DB bool await_all(const ht &a, what w, uint64_t least) {
+  bool good = ilane() >= a.DC.Ranks || await(a, w, least, ilane());
+  return vote(!good) == 0;
+}
+
+// signal_all raises a signal at each rank, a lane each. The lanes' stores are seen before it.
+DB void signal_all(const ht &a, what w) {
+  if (over_warp(a)) return;
+  sync_warp();
+  if (ilane() < a.DC.Ranks) word::add_release_sys(a.DC.PeerLSA[ilane()] + signal_id(a, w, a.DC.Rank), 1);
+}
+
+DB void place_rows(const ht &a, int32_t rank, int32_t all) {
+  range of = experts_of(a, rank);
+  uint32_t n = 0;
+  for (int32_t from = 0; from < all; from += 32) {
+    int32_t token = from + ilane();
+    bool here = token < all && goes(a, token, of);
+    uint32_t set = vote(here);
+    if (token < all) a.Place[token * a.DC.Ranks + rank] = here ? int32_t(n + bits(set & ((1u << lane()) - 1))) : -1;
+    n += bits(set);
+  }
+  if (lane() == 0) a.Mine[rank] = int32_t(n);
+}
+
+DB void count_messages(const ht &a, int32_t all) {
+  for (int32_t channel = 0; channel < a.Channels; channel++) {
+    range p = part(a, channel, all);
+    uint32_t n = 0;
+    for (int32_t from = p.first; from < p.end; from += 32) {
+      int32_t token = from + ilane();
+      n += bits(vote(token < p.end && goes(a, token, {0, a.Experts})));
+    }
+    if (lane() == 0) a.Mine[a.DC.Ranks + channel] = int32_t(n);
+  }
+}
+
+KERNEL(HTLayout, ht, 8) {
+  int32_t all = tokens(a);
+  for (int32_t i = iwarp(); i < a.DC.Ranks + 1; i += iwarps()) {
+    if (i < a.DC.Ranks)
+      place_rows(a, i, all);
+    else
+      count_messages(a, all);
+  }
+  for (int32_t i = iwarp() * 32 + ilane(); i < all * a.TopK; i += iwarps() * 32) {
+    int32_t e = a.Idx[i];
+    if (e < -1 || e >= a.Experts)
+      refuse(a.Faults, a.State->Dispatches, moe::fault_selection, a.DC.Rank, i, e);
+    else if (e >= 0)
+      add_gpu(reinterpret_cast<uint32_t *>(a.Chosen + e), 1);
+  }
+}
+
+// tell tells a rank of this one's layout.
+DB void tell(const ht &a, uint64_t op, int32_t rank) {
+  if (!a.Again) {
+    int32_t *out = reinterpret_cast<int32_t *>(lsa_pointer(a.Win, rank, counts_at(a, op, a.DC.Rank)));
+    for (int32_t i = ilane(); i < a.DC.Ranks + a.Channels; i += 32) out[i] = a.Mine[i];
+    out += a.DC.Ranks + a.Channels;
+    range of = experts_of(a, rank);
+    for (int32_t e = of.first + ilane(); e < of.end; e += 32) {
+      out[e - of.first] = a.Chosen[e];
+      a.Chosen[e] = 0;
+    }
+  }
+  sync_warp();
+  if (lane() == 0) word::add_release_sys(a.DC.PeerLSA[rank] + signal_id(a, has_told, a.DC.Rank), 1);
+}
+
+// told_of is number i of what a rank told, 0 to most.
+DB int32_t told_of(const ht &a, uint64_t op, int32_t rank, int32_t i, int32_t most) {
+  int32_t n = reinterpret_cast<const int32_t *>(a.Win.Base + counts_at(a, op, rank))[i];
+  if (n >= 0 && n <= most) return n;
+  fail(a.Faults, op - 1, remote_error, moe::fault_layout, rank, n, most);
+  return 0;
+}
+
+DB void plan(const ht &a, uint64_t op) {
+  moe::htplan *p = a.Plan;
+  const int32_t me = int32_t(thread()), all = int32_t(threads());
+  if (me == 0) {
+    p->Rows = 0, p->Refused = 0, p->Tokens = tokens(a);
+    if (a.Count && *a.Count > uint32_t(a.Tokens)) refuse(a.Faults, op - 1, moe::fault_tokens, a.DC.Rank, *a.Count, a.Tokens);
+  }
+  sync_block();
+  for (int32_t rank = me; rank < a.DC.Ranks; rank += all) {
+    int64_t n = 0;
+    for (int32_t src = 0; src < a.DC.Ranks; src++) {
+      if (src == a.DC.Rank) a.Base[rank] = int32_t(n);
+      n += told_of(a, op, src, rank, a.MaxTokens);
+    }
+    if (n > a.MaxRows) {
+      refuse(a.Faults, op - 1, moe::fault_rows, rank, n, a.MaxRows);
+      *reinterpret_cast<volatile uint32_t *>(&p->Refused) = 1;
+    } else if (rank == a.DC.Rank) {
+      p->Rows = uint32_t(n);
+    }
+  }
+  bool refused = any_of_block(*reinterpret_cast<volatile uint32_t *>(&p->Refused) != 0);
+  if (me == 0 && refused) p->Rows = 0;
+  for (int32_t i = me; i < a.Channels; i += all) a.Routed[i] = 0;
+  range of = experts_of(a, a.DC.Rank);
+  for (int32_t e = me; e < of.end - of.first; e += all) {
+    int32_t n = 0;
+    for (int32_t src = 0; src < a.DC.Ranks; src++) n += told_of(a, op, src, a.DC.Ranks + a.Channels + e, a.MaxTokens * a.TopK);
+    a.ExpertRows[e] = (n + a.Align - 1) / a.Align * a.Align;
+  }
+}
+
+KERNEL(HTTell, ht, 16) {
+  if (any_of_block(failed(a.Faults))) return;
+  uint64_t op = a.State->Dispatches + 1;
+  sync_block();
+  if (thread() == 0) a.State->Dispatches = op, a.State->Begin = word::clock_ns();
+  sync_block();
+  for (int32_t i = int32_t(warp()); i < a.DC.Ranks; i += int32_t(warps())) tell(a, op, (a.DC.Rank + i) % a.DC.Ranks);
+  for (int32_t i = int32_t(thread()); i < a.DC.Ranks; i += int32_t(threads())) await(a, has_told, op, i);
+  if (any_of_block(failed(a.Faults))) return;
+  if (!a.Again) plan(a, op);
+  if (thread() == 0) a.State->Known = word::clock_ns();
+}
+
+// deliver stores a row at a rank.
+DB void deliver(const ht &a, int32_t token, const uint8_t *payload, int32_t rank, int32_t row) {
+  uint8_t *info = lsa_pointer(a.Win, rank, info_at(a, row));
+  range of = experts_of(a, rank);
+  if (lane() == 0) *reinterpret_cast<uint4 *>(info) = {uint32_t(a.DC.Rank), uint32_t(token), 0, 0};
+  int32_t *experts = reinterpret_cast<int32_t *>(info + sizeof(moe::htinfo));
+  float *weights = reinterpret_cast<float *>(experts + a.TopK);
+  if (int32_t k = ilane(); k < a.TopK) {
+    int32_t e = a.Idx[token * a.TopK + k];
+    bool here = of.has(e);
+    experts[k] = here ? e - of.first : -1;
+    weights[k] = here && a.Weights ? a.Weights[token * a.TopK + k] : 0;
+  }
+  copy_warp(lsa_pointer(a.Win, rank, row_at(a, row)), payload, uint32_t(a.Payload));
+}
+
+KERNEL(HTDispatch, ht, 8) {
+  if (over_warp(a)) return;
+  const int32_t channel = iwarp();
+  range of = a.Plan->Refused ? range{0, 0} : part(a, channel, a.Plan->Tokens);
+  for (int32_t token = of.first; token < of.end; token++) {
+    int32_t *places = a.Place + token * a.DC.Ranks, place = -1;
+    if (ilane() < a.DC.Ranks) {
+      place = places[ilane()];
+      if (!a.Again && place >= 0) places[ilane()] = place += a.Base[ilane()];
+    }
+    const uint8_t *payload = a.X + uint64_t(uint32_t(token)) * row_bytes(a);
+    if (a.Format != moe::bf16) {
+      uint8_t *to = a.Scratch + uint64_t(uint32_t(channel)) * uint32_t(a.Payload);
+      sync_warp();
+      quantise({a.Format, a.Hidden, a.Values, a.Payload}, to, payload, 0, 1);
+      sync_warp();
+      payload = to;
+    }
+    for (int32_t i = 0; i < a.DC.Ranks; i++) {
+      int32_t rank = (a.DC.Rank + i) % a.DC.Ranks, row = int32_t(shfl(uint32_t(place), uint32_t(rank)));
+      if (row >= 0) deliver(a, token, payload, rank, row);
+    }
+  }
+  signal_all(a, has_sent);
+  if (channel != 0) return;
+  if (lane() == 0) a.State->Sent = word::clock_ns();
+  if (!await_all(a, has_sent, a.State->Dispatches * uint64_t(uint32_t(a.Channels)))) return;
+  if (lane() == 0) a.State->Done = word::clock_ns();
+}
+
+KERNEL(HTReady, ht, 1) {
+  if (thread() == 0) a.State->Combines++;
+  signal_all(a, is_ready);
+}
+
+// gather adds up what the ranks made of a token, eight of them on their way.
+DB void gather(const ht &a, int32_t token) {
+  constexpr int at_once = 8;
+  const int32_t place = ilane() < a.DC.Ranks ? a.Place[token * a.DC.Ranks + ilane()] : -1;
+  const uint32_t have = vote(place >= 0), vecs = row_bytes(a) / 16;
+  const uint64_t from = place >= 0 ? reinterpret_cast<uint64_t>(lsa_pointer(a.Win, ilane(), out_at(a, place))) : 0;
+  uint4 *out = reinterpret_cast<uint4 *>(a.Y) + uint64_t(uint32_t(token)) * vecs;
+  for (uint32_t base = 0; base < vecs; base += 32) {  // the same to all lanes
+    uint32_t i = base + lane();
+    sum s;
+    for (uint32_t left = have; left != 0;) {
+      uint4 v[at_once];
+      uint32_t these = left;
+      UNROLL for (int n = 0; n < at_once; n++) {
+        uint64_t at = shfl64(from, left != 0 ? first_bit(left) : 0);
+        if (left != 0 && i < vecs) v[n] = reinterpret_cast<const uint4 *>(at)[i];
+        left &= left - 1;
+      }
+      UNROLL for (int n = 0; n < at_once; n++) {
+        if (these != 0) s.plus(v[n], 1);
+        these &= these - 1;
+      }
+    }
+    for (const uint8_t *b : a.Bias)
+      if (b && i < vecs) s.plus((reinterpret_cast<const uint4 *>(b) + uint64_t(uint32_t(token)) * vecs)[i], 1);
+    if (i < vecs) out[i] = s.rounded();
+  }
+  if (!a.YWeights) return;
+  float x = 0;
+  for (uint32_t left = have; left != 0; left &= left - 1) {
+    int32_t rank = int32_t(first_bit(left)), row = int32_t(shfl(uint32_t(place), uint32_t(rank)));
+    if (ilane() < a.TopK) x = add(x, reinterpret_cast<const float *>(lsa_pointer(a.Win, rank, out_weights_at(a, row)))[ilane()]);
+  }
+  if (ilane() < a.TopK) a.YWeights[token * a.TopK + ilane()] = x;
+}
+
+KERNEL(HTCombine, ht, 8) {
+  if (over_warp(a)) return;
+  const uint64_t op = a.State->Combines;
+  if (!await_all(a, is_ready, op)) return;
+  const int32_t channel = iwarp();
+  range of = a.Plan->Refused ? range{0, 0} : part(a, channel, a.Plan->Tokens);
+  for (int32_t token = of.first; token < of.end; token++) gather(a, token);
+  signal_all(a, has_read);
+  if (channel == 0) await_all(a, has_read, op * uint64_t(uint32_t(a.Channels)));
+}
