@@ -55,8 +55,16 @@ func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 			to.At(int(i + 6*lanes)).Store(g)
 			to.At(int(i + 7*lanes)).Store(h)
 		}
-		for ; i < vecs; i += lanes {
-			to.At(int(i)).Store(from.At(int(i)).Load())
+		var rest [8]U32x4 // as many as are left, at once too
+		for k := range rest {
+			if j := i + uint64(k)*lanes; j < vecs {
+				rest[k] = from.At(int(j)).Load()
+			}
+		}
+		for k := range rest {
+			if j := i + uint64(k)*lanes; j < vecs {
+				to.At(int(j)).Store(rest[k])
+			}
 		}
 		done = vecs * 16
 	}

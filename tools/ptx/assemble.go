@@ -20,7 +20,7 @@ var stacks = map[string]stack{
 
 	"github.com/doorbell-net/doorbell/examples/alltoall.AllToAll_DC_NIC1":           {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/fused/layers.MultiplyReduce_DC_NIC1": {16, true, nicSpills},
-	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/kvhandoff.Prefill_DC_NIC1":           {24, true, nicSpills},
 	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {152, true, nicSpills},
 	"github.com/doorbell-net/doorbell/internal/gintest.Start_DC_NIC1":               {16, true, nicSpills},

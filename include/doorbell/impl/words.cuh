@@ -214,7 +214,17 @@ DOORBELL_DEVICE void copy(coop co, uint8_t *dst, const uint8_t *src, uint64_t by
 #endif
       for (int k = 0; k < at_once; k++) to[i + k * all] = v[k];
     }
-    for (; i < vecs; i += all) to[i] = from[i];
+    wide rest[at_once];  // as many as are left, at once too
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (int k = 0; k < at_once; k++)
+      if (i + k * all < vecs) rest[k] = from[i + k * all];
+#ifdef __CUDACC__
+#pragma unroll
+#endif
+    for (int k = 0; k < at_once; k++)
+      if (i + k * all < vecs) to[i + k * all] = rest[k];
     done = vecs * 16;
   }
   for (uint64_t i = done + me; i < bytes; i += all) dst[i] = src[i];
