@@ -59,7 +59,7 @@ func (e *emitter) call(in *ssa.Call) string {
 		e.errorf(in.Pos(), "a call of a function that is not known at compile time: call it by name, or pass it to a function that is called directly")
 		return "zeroinitializer"
 	}
-	if name := intrinsicName(target.fn); name != "" {
+	if name := intrinsicName(target.fn); name != "" && !e.lacks(name) {
 		return e.intrinsic(in, target.fn, name)
 	}
 	if e.recursive(target.fn) {

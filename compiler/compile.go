@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +48,16 @@ func (o *Options) number() int {
 	return n
 }
 
+// nearest is the newest architecture that texts can be for and one runs.
+func nearest(arch int) (near int) {
+	for a := range versions {
+		if a <= arch {
+			near = max(near, a)
+		}
+	}
+	return near
+}
+
 // feature is LLVM's name of the PTX version.
 func (o *Options) feature() string { return fmt.Sprintf("ptx%d", versions[o.number()]) }
 
@@ -58,6 +69,7 @@ type Package struct {
 	Arch            int      // of the oldest GPU that it runs on
 	Archs           []int    // the cubins that its source asks for, as 90 for sm_90, in order
 	Cubins          map[int][]byte
+	newer           map[int]string // PTX that the cubin of an architecture is made of, where it has instructions that PTX lacks
 }
 
 // Kernel is one entry of a Package's PTX. It takes one parameter: the struct of arguments, by value, as Go lays it out.
@@ -86,7 +98,7 @@ func Compile(ctx context.Context, dir string, patterns []string, opt Options) ([
 	if err != nil {
 		return nil, err
 	}
-	all, errs := make([]*Package, len(texts)), make([]error, len(texts))
+	errs := make([]error, len(texts))
 	var wg sync.WaitGroup
 	free := make(chan struct{}, runtime.NumCPU())
 	for i, t := range texts {
@@ -95,22 +107,51 @@ func Compile(ctx context.Context, dir string, patterns []string, opt Options) ([
 			defer func() { <-free }()
 			opt := opt
 			opt.Arch = fmt.Sprintf("sm_%d", t.pkg.Arch)
-			all[i], errs[i] = t.pkg, tools.finish(ctx, t, opt)
+			errs[i] = tools.finish(ctx, t, opt)
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
+	var all []*Package
+	for i, t := range texts {
+		err := errs[i]
+		switch {
+		case err != nil: // the first package's
+		case t.cubin == 0:
+			all = append(all, t.pkg)
+		default:
+			err = all[len(all)-1].takeNewer(t)
+		}
 		if err != nil {
-			return nil, err // the first package's
+			return nil, err
 		}
 	}
 	return all, nil
 }
 
+// takeNewer has the package's cubin of an architecture made of another text of the same kernels.
+func (p *Package) takeNewer(t lowered) error {
+	names := func(p *Package) (all []string) {
+		for _, k := range p.Kernels {
+			all = append(all, k.Name)
+		}
+		return all
+	}
+	if !slices.Equal(names(p), names(t.pkg)) {
+		return fmt.Errorf("gpuc: %s: for sm_%d its kernels are %v, for sm_%d %v: variants that come out as their kernel are left out, and these are not the same",
+			p.Path, p.Arch, names(p), t.pkg.Arch, names(t.pkg))
+	}
+	if p.newer == nil {
+		p.newer = map[int]string{}
+	}
+	p.newer[t.cubin] = t.pkg.PTX
+	return nil
+}
+
 // lowered is a package as LLVM's text, before optimisation.
 type lowered struct {
-	pkg  *Package
-	text string
+	pkg   *Package
+	text  string
+	cubin int // 0; else it is of the package before, for its cubin of that architecture
 }
 
 // lower is Compile up to LLVM's text: all that can be wrong with device code is found here.
@@ -126,23 +167,36 @@ func lower(ctx context.Context, dir string, patterns []string, opt Options) ([]l
 	var all []lowered
 	rep := newReporter(l.fset, dir)
 	for _, s := range l.pkgs {
-		opt := opt
-		opt.Arch = fmt.Sprintf("sm_%d", max(s.arch, opt.number()))
-		m := newModule(rep, opt, l.unroll)
-		kernels := s.entries(rep)
-		m.emit(kernels)
-		p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Arch: opt.number(), Archs: s.archs}
-		for _, k := range kernels {
-			l := Kernel{Name: k.name, Of: k.of, split: k.split, ArgBytes: k.args, MaxWarps: k.warps}
-			if k.of != "" {
-				l.fits = fits(argsName(s.ssa.Pkg, k.fn.Signature), k.bound)
+		m, t := lowerFor(rep, opt, l.unroll, s, max(s.arch, opt.number()))
+		all = append(all, t)
+		for _, arch := range s.archs {
+			near := nearest(arch)
+			if len(m.lacking) > 0 && slices.Min(m.lacking) <= near {
+				_, t := lowerFor(rep, opt, l.unroll, s, near)
+				t.cubin = arch
+				all = append(all, t)
 			}
-			p.Kernels = append(p.Kernels, l)
 		}
-		all = append(all, lowered{p, m.text(kernels)})
 	}
 	if err := rep.err(); err != nil {
 		return nil, err
 	}
 	return all, nil
+}
+
+// lowerFor is a package's text for one architecture.
+func lowerFor(rep *reporter, opt Options, unroll map[place]int, s *source, arch int) (*module, lowered) {
+	opt.Arch = fmt.Sprintf("sm_%d", arch)
+	m := newModule(rep, opt, unroll)
+	kernels := s.entries(rep)
+	m.emit(kernels)
+	p := &Package{Path: s.path, Name: s.name, Dir: s.dir, Arch: arch, Archs: s.archs}
+	for _, k := range kernels {
+		l := Kernel{Name: k.name, Of: k.of, split: k.split, ArgBytes: k.args, MaxWarps: k.warps}
+		if k.of != "" {
+			l.fits = fits(argsName(s.ssa.Pkg, k.fn.Signature), k.bound)
+		}
+		p.Kernels = append(p.Kernels, l)
+	}
+	return m, lowered{pkg: p, text: m.text(kernels)}
 }

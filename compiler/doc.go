@@ -77,11 +77,12 @@
 // Bulk copies and gpu.Mbarrier are newer: a package with //gpu:arch sm_90 has them, and runs on those GPUs and later ones.
 // What is only faster there (Elect, LoadOnce, StoreOnce) is done in an older way in other packages.
 //
-// A package that says //gpu:cubin sm_90 has machine code of that PTX beside it, which the cuda device loads in place of it:
+// A package that says //gpu:cubin sm_90 has machine code beside its PTX, which the cuda device loads in place of it:
 // other GPUs, and drivers that refuse it, compile the PTX. ptxas of CUDA 12.9 makes it, so that all drivers of CUDA 12 and
-// later take it. Cubins for sm_80, sm_90 and sm_100 can be asked for. Here it is sm_90 alone, of what the command runs: three
-// generations of all packages are 2.4 MB a change of gin, 0.7 MB compressed. They are not compressed here, since git and
-// module archives do that, and git then stores what differs.
+// later take it. Where kernels use what newer GPUs have an instruction for (BF16x2, E4M3x2), a cubin is of PTX with them; the
+// PTX beside it does the same by integers. Cubins for sm_80, sm_90 and sm_100 can be asked for. Here it is sm_90 alone, of what
+// the command runs: three generations of all packages are 2.4 MB a change of gin, 0.7 MB compressed. They are not compressed
+// here, since git and module archives do that, and git then stores what differs.
 //
 // CI assembles each kernel for all three, and fails on one with spills or other local memory (tools/ptx has the exceptions).
 package compiler

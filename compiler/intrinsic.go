@@ -61,10 +61,26 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 		"MultimemSum": multimemReduce("add", false, false), "MultimemMin": multimemReduce("min", true, false), "MultimemMax": multimemReduce("max", true, false),
 		"MultimemAnd": multimemReduce("and", false, true), "MultimemOr": multimemReduce("or", false, true),
 
+		"BF16x2": convert("i32", "cvt.rn.bf16x2.f32", "r"), "E4M3x2": convert("i16", "cvt.rn.satfinite.e4m3x2.f32", "h"),
+
 		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
 		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
 		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "SizeOf": (*emitter).sizeOf,
 	}
+}
+
+// since is the GPUs that have functions of the vocabulary as instructions, where the oldest have not. For those they are compiled
+// from their source.
+var since = map[string]int{"BF16x2": 80, "E4M3x2": 89}
+
+// lacks says whether the module's GPU has no such instruction, and notes it.
+func (m *module) lacks(name string) bool {
+	arch := since[name]
+	if arch <= m.opt.number() {
+		return false
+	}
+	m.lacking = append(m.lacking, arch)
+	return true
 }
 
 // intrinsic writes the instruction; "" when it has no value.

@@ -104,6 +104,17 @@ func isNaN(e *emitter, in *ssa.Call) string {
 	return e.ins("fcmp uno double %s, 0.0", e.arg(in, 0))
 }
 
+// convert rounds two float32 to one word, the first into its low half. It is inline PTX, since LLVM 19 lacks one of them.
+func convert(llt, op, constraint string) func(*emitter, *ssa.Call, *ssa.Function) string {
+	return func(e *emitter, in *ssa.Call, _ *ssa.Function) string {
+		x := e.ins(`call %s asm "%s $0, $1, $2;", "=%s,f,f"(float %s, float %s) #5`, llt, op, constraint, e.arg(in, 1), e.arg(in, 0))
+		if llt != "i32" {
+			x = e.ins("zext %s %s to i32", llt, x)
+		}
+		return x
+	}
+}
+
 // instead is what to call in place of a function that is no device code.
 func instead(f *ssa.Function) string {
 	if f.Package() == nil {

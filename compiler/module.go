@@ -51,6 +51,7 @@ type module struct {
 	strs    map[string]string
 	meta    []string
 	files   map[string]string
+	lacking []int // of instructions that newer GPUs have: which those are
 }
 
 func newModule(r *reporter, opt Options, unroll map[place]int) *module {
@@ -149,7 +150,7 @@ func (m *module) text(kernels []entry) string {
 	target := fmt.Sprintf(`"target-cpu"=%q "target-features"="+%s"`, m.opt.Arch, m.opt.feature())
 	fmt.Fprintf(&b, "\nattributes #0 = { convergent nounwind alwaysinline %s }\n", target)
 	fmt.Fprintf(&b, "attributes #1 = { convergent nounwind %s }\n", target)
-	b.WriteString("attributes #2 = { convergent nounwind }\nattributes #3 = { nounwind }\nattributes #4 = { cold noreturn nounwind }\n\n")
+	b.WriteString("attributes #2 = { convergent nounwind }\nattributes #3 = { nounwind }\nattributes #4 = { cold noreturn nounwind }\nattributes #5 = { nounwind memory(none) }\n\n")
 	var notes []string
 	for _, k := range kernels {
 		// One block of the most warps is to be resident; without that number ptxas aims at two of them, and spills.

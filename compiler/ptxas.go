@@ -3,6 +3,7 @@
 package compiler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,8 @@ func FindAssembler(ctx context.Context) (*Assembler, error) {
 	return nil, fmt.Errorf("%w%s", ErrNoPtxas, found)
 }
 
-// Assemble makes a cubin of the package's PTX for one architecture, and says what each kernel takes there.
+// Assemble makes a cubin of the package for one architecture, and says what each kernel takes there. It is of the package's PTX, or,
+// where its source asks for that cubin and the GPU has instructions that others lack, of PTX with them.
 func (a *Assembler) Assemble(ctx context.Context, p *Package, arch int) (cubin []byte, all []Usage, err error) {
 	dir, err := os.MkdirTemp("", "cubin")
 	if err != nil {
@@ -72,7 +74,7 @@ func (a *Assembler) Assemble(ctx context.Context, p *Package, arch int) (cubin [
 	}
 	defer os.RemoveAll(dir)
 	in, out := filepath.Join(dir, "kernels.ptx"), filepath.Join(dir, "kernels.cubin")
-	if err := os.WriteFile(in, []byte(p.PTX), 0o600); err != nil {
+	if err := os.WriteFile(in, []byte(cmp.Or(p.newer[arch], p.PTX)), 0o600); err != nil {
 		return nil, nil, fmt.Errorf("gpuc: %w", err)
 	}
 	said, err := exec.CommandContext(ctx, a.path, "-v", "-arch", fmt.Sprintf("sm_%d", arch), "-o", out, in).CombinedOutput()

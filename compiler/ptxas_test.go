@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -121,5 +122,52 @@ func TestCubinComment(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `k.go:10:1: cubin for "`+word+`": accepted are sm_80, sm_90, sm_100`) {
 			t.Errorf("%s: %v (want which are accepted)", word, err)
 		}
+	}
+}
+
+// TestNewerCubins: a cubin has instructions of its GPU that the package's PTX, for older ones, does by others.
+func TestNewerCubins(t *testing.T) {
+	t.Parallel()
+	needLLVM(t)
+	const kernel = `
+//gpu:kernel
+func Round(t gpu.Thread, a struct { Lo, Hi float32; Out gpu.Ptr[uint32] }) { a.Out.Store(gpu.BF16x2(a.Lo, a.Hi) ^ gpu.E4M3x2(a.Hi, a.Lo)) }
+`
+	p, err := compileText(t, head+"//gpu:cubin sm_80 sm_90 sm_100\n"+kernel, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arguments := regexp.MustCompile(`ld\.param\.v2\.f32 \t\{(%f\d+), (%f\d+)\}, \[Round_param_0\]`)
+	for arch, want := range map[int][2]bool{0: {}, 80: {true, false}, 90: {true, true}, 100: {true, true}} {
+		text := p.newer[arch]
+		if arch == 0 {
+			text = p.PTX
+		}
+		m := arguments.FindStringSubmatch(text)
+		if m == nil {
+			t.Fatalf("sm_%d: the arguments are not loaded:\n%s", arch, text)
+		}
+		lo, hi := m[1], m[2] // an instruction has the high half's first
+		got := [2]bool{
+			regexp.MustCompile(`cvt\.rn\.bf16x2\.f32 %r\d+, ` + hi + ", " + lo + ";").MatchString(text),
+			regexp.MustCompile(`cvt\.rn\.satfinite\.e4m3x2\.f32 %rs\d+, ` + lo + ", " + hi + ";").MatchString(text),
+		}
+		if got != want {
+			t.Errorf("sm_%d has the instructions: %v, want %v:\n%s", arch, got, want, text)
+		}
+	}
+	if a, err := FindAssembler(t.Context()); err == nil {
+		for _, arch := range CubinArchs {
+			if _, _, err := a.Assemble(t.Context(), p, arch); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	p, err = compileText(t, head+"//gpu:cubin sm_90\n"+strings.Replace(kernel, "gpu.BF16x2(a.Lo, a.Hi) ^ gpu.E4M3x2(a.Hi, a.Lo)", "uint32(a.Lo + a.Hi)", 1), Options{})
+	if err != nil || len(p.newer) > 0 {
+		t.Errorf("%v; a package with no such instruction is compiled again for %d cubins", err, len(p.newer))
+	}
+	if err := p.takeNewer(lowered{pkg: &Package{Arch: 90}, cubin: 90}); err == nil || !strings.Contains(err.Error(), "[Round]") {
+		t.Errorf("other kernels for a cubin: %v", err)
 	}
 }

@@ -90,3 +90,15 @@ func TestNotFused(t *testing.T) {
 		}
 	})
 }
+
+// TestE4M3x2 goes through numbers of all exponents, in both halves, beside package num's plain way.
+func TestE4M3x2(t *testing.T) {
+	for high := range uint32(1 << 16) {
+		for _, low := range []uint32{0, 1, 0x7fff, 0x8000, 0xffff} {
+			f, other := math.Float32frombits(high<<16|low), math.Float32frombits(^high<<16)
+			if got, want := gpu.E4M3x2(f, other), uint32(num.F32ToE4M3Sat(f))|uint32(num.F32ToE4M3Sat(other))<<8; got != want {
+				t.Fatalf("%#x and %#x: %#04x, want %#04x", math.Float32bits(f), math.Float32bits(other), got, want)
+			}
+		}
+	}
+}
