@@ -3,6 +3,8 @@
 package moe
 
 import (
+	"math/bits"
+
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/num"
@@ -115,25 +117,45 @@ func (a *LL) answered(t gpu.Thread, e int32) bool {
 
 // combine is of one token, by all threads of a block.
 func (a *LL) combine(t gpu.Thread, token int32) {
-	out, in := gpu.Cast[uint32](a.Y.Byte(uint64(token)*a.row())), a.Recv.Base.Byte(a.back(token, 0))
-	pairs := a.Hidden / 2
+	out, in := a.Y.Byte(uint64(token)*a.row()), a.Recv.Base.Byte(a.back(token, 0))
 	if gpu.WarpSize == 1 {
-		a.combineRows(t, token, out, gpu.Cast[uint32](in), pairs)
+		a.combineRows(t, token, gpu.Cast[uint32](out), gpu.Cast[uint32](in), a.Hidden/2)
 		return
 	}
-	for at := t.Index() * sumPairs; at < pairs; at += sumPairs * t.Threads() {
-		var s sum
-		n := min(pairs-at, sumPairs)
-		for k := range a.TopK {
-			if a.expert(token, k) < 0 {
-				continue
+	has, w := false, float32(0) // of the selection with this lane's number
+	if k := t.Lane(); k < a.TopK && a.expert(token, k) >= 0 {
+		has, w = true, a.Weights.At(int(token)*int(a.TopK)+int(k)).Load()
+	}
+	all, n := gpu.Ballot(t, has), a.Hidden/8
+	rows, sums := gpu.Cast[gpu.U32x4](in), gpu.Cast[gpu.U32x4](out)
+	for first := t.Warp() * gpu.WarpSize; first < n; first += t.Threads() { // the same to all lanes
+		s, i := sum{}, first+t.Lane()
+		for left := all; left != 0; {
+			var v [answersAtOnce]gpu.U32x4
+			these := left
+			//gpu:unroll 8
+			for j := range v {
+				if left != 0 && i < n {
+					v[j] = rows.At(bits.TrailingZeros32(left)*int(n) + int(i)).Load()
+				}
+				left &= left - 1
 			}
-			w := a.Weights.At(int(token)*int(a.TopK) + int(k)).Load()
-			s.add(gpu.Slice(gpu.Cast[uint32](in.Byte(uint64(k)*a.row())).At(int(at)), int(n)), w)
+			//gpu:unroll 8
+			for j := range v {
+				if these != 0 {
+					s.addFour(v[j], gpu.ShflIdx(t, w, int32(bits.TrailingZeros32(these))))
+				}
+				these &= these - 1
+			}
 		}
-		s.store(gpu.Slice(out.At(int(at)), int(n)))
+		if i < n {
+			sums.At(int(i)).Store(s.four())
+		}
 	}
 }
+
+// answersAtOnce is how many loads of a lane are on their way: a load takes a GPU as long as all the rest.
+const answersAtOnce = 8
 
 // combineRows is combine where all of a token's answers are added up in one pass.
 func (a *LL) combineRows(t gpu.Thread, token int32, out, in gpu.Ptr[uint32], pairs int32) {

@@ -75,9 +75,9 @@ func LLSend(t gpu.Thread, a LL) {
 		msg := a.Stage.Base.Byte(at)
 		if t.Index() == 0 {
 			gpu.Cast[Header](msg).Store(Header{Token: uint32(token), Op: uint32(a.op())})
-			for k := range a.TopK {
-				gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Store(uint16(a.expert(token, k)))
-			}
+		}
+		for k := t.Index(); k < a.TopK; k += t.Threads() {
+			gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Store(uint16(a.expert(token, k)))
 		}
 		if x := a.X.Byte(uint64(token) * a.row()); a.Format == int32(BF16) {
 			share := (a.row()/uint64(t.Warps()) + 63) &^ 63 // CopyBlock would need more registers than there are

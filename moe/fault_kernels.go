@@ -71,12 +71,12 @@ func (f *Faults) overBlock(t gpu.Thread) bool {
 	if t.Index() == 0 && f.failed() {
 		n = 1
 	}
-	return fromFirst(t, n) != 0
+	return fromFirst(t, gpu.U32x4{n})[0] != 0
 }
 
-// fromFirst gives the first thread's number to all of a block.
-func fromFirst(t gpu.Thread, v uint32) uint32 {
-	p := firstWord.Of(t)
+// fromFirst gives the first thread's numbers to all of a block.
+func fromFirst(t gpu.Thread, v gpu.U32x4) gpu.U32x4 {
+	p := firstThreads.Of(t)
 	if t.Index() == 0 {
 		*p = v
 	}
@@ -86,8 +86,8 @@ func fromFirst(t gpu.Thread, v uint32) uint32 {
 	return v
 }
 
-// firstWord is fromFirst's.
-var firstWord gpu.Shared[uint32]
+// firstThreads is fromFirst's.
+var firstThreads gpu.Shared[gpu.U32x4]
 
 // over says whether operations have failed, the same to all lanes of a warp: it may happen while they look.
 func (f *Faults) over(t gpu.Thread) bool {

@@ -32,10 +32,8 @@ func HTCombine(t gpu.Thread, a HT) {
 		return
 	}
 	op := a.State.Raw().Combines
-	for i := range a.Node {
-		if rank := a.near(i); !a.await(t, a.ready(rank), op, rank) {
-			return
-		}
+	if !a.awaitAll(t, a.ready(0), a.near(0), a.near(a.Node), op) {
+		return
 	}
 	channel, role := a.role(t)
 	if role == 0 {
@@ -45,13 +43,8 @@ func HTCombine(t gpu.Thread, a HT) {
 	}
 	// Who writes outputs again knows by this that they were read.
 	a.signalNode(t, a.read(a.DC.Rank))
-	if channel != 0 || role != 0 {
-		return
-	}
-	for i := range a.Node {
-		if rank := a.near(i); !a.await(t, a.read(rank), op*uint64(a.Channels*a.roles()), rank) {
-			return
-		}
+	if channel == 0 && role == 0 {
+		a.awaitAll(t, a.read(0), a.near(0), a.near(a.Node), op*uint64(a.Channels*a.roles()))
 	}
 }
 
@@ -98,12 +91,12 @@ func (a *HT) giveBack(t gpu.Thread, channel int32) {
 // answer stages the sum of what this node made of a message.
 func (a *HT) answer(t gpu.Thread, w *way) {
 	rows, m := a.route(w, a.count(w).Left), a.next(w)
-	out := gpu.Cast[uint32](m)
+	out, outs := gpu.Cast[uint32](m), a.outputs(rows, 0)
 	for at := t.Lane() * sumPairs; at < a.Hidden/2; at += sumPairs * gpu.WarpSize {
 		var s sum
 		n := min(a.Hidden/2-at, sumPairs)
-		a.addNode(&s, rows, at, n)
-		s.store(gpu.Slice(out.At(int(at)), int(n)))
+		a.addNode(&s, rows, &outs, at, n)
+		s.store(out.At(int(at)), n)
 	}
 	weights := gpu.Cast[float32](m.Byte(a.row()))
 	for k := t.Lane(); k < a.TopK; k += gpu.WarpSize {
@@ -150,43 +143,89 @@ func (a *HT) comes(token, node int32) bool {
 func (a *HT) gatherRow(t gpu.Thread, channel, token int32) {
 	out := gpu.Cast[uint32](a.Y.Byte(uint64(token) * a.row()))
 	here := a.Place.At(int(token)*int(a.DC.Ranks) + int(a.node()*a.Node))
+	outs := a.outputs(here, 0)
 	for at := t.Lane() * sumPairs; at < a.Hidden/2; at += sumPairs * gpu.WarpSize {
 		var s sum
 		n := min(a.Hidden/2-at, sumPairs)
 		for node := range a.nodes() {
 			if node == a.node() {
-				a.addHere(&s, here, at, n)
+				a.addHere(&s, here, &outs, at, n)
 			} else if a.comes(token, node) {
 				w := a.way(channel, node, a.Answer)
-				s.add(gpu.Slice(gpu.Cast[uint32](a.message(&w)).At(int(at)), int(n)), 1)
+				s.add(gpu.Cast[uint32](a.message(&w)).At(int(at)), n, 1)
 			}
 		}
 		for _, b := range a.Bias {
 			if !b.IsNil() {
-				s.add(gpu.Slice(gpu.Cast[uint32](b.Byte(uint64(token)*a.row())).At(int(at)), int(n)), 1)
+				s.add(gpu.Cast[uint32](b.Byte(uint64(token)*a.row())).At(int(at)), n, 1)
 			}
 		}
-		s.store(gpu.Slice(out.At(int(at)), int(n)))
+		s.store(out.At(int(at)), n)
 	}
 }
 
 // addHere adds this node's sum, rounded where it is one of several.
-func (a *HT) addHere(s *sum, rows gpu.Ptr[int32], at, n int32) {
+func (a *HT) addHere(s *sum, rows gpu.Ptr[int32], first *outputs, at, n int32) {
 	if a.nodes() == 1 {
-		a.addNode(s, rows, at, n)
+		a.addNode(s, rows, first, at, n)
 		return
 	}
 	var here sum
-	a.addNode(&here, rows, at, n)
+	a.addNode(&here, rows, first, at, n)
 	s.addRounded(&here)
 }
 
-// addNode adds the outputs of this node's ranks at those rows, -1 for none.
-func (a *HT) addNode(s *sum, rows gpu.Ptr[int32], at, n int32) {
-	for i := range a.Node {
-		if row := rows.At(int(i)).Load(); row >= 0 {
-			from := gin.LSAPointer(a.Win, gin.LSARank(&a.DC, a.near(i)), a.outAt(row))
-			s.add(gpu.Slice(gpu.Cast[uint32](from).At(int(at)), int(n)), 1)
+// addNode adds the outputs of this node's ranks at those rows, of which the first ones have been looked up.
+func (a *HT) addNode(s *sum, rows gpu.Ptr[int32], first *outputs, at, n int32) {
+	first.add(s, at, n)
+	for i := int32(answersAtOnce); i < a.Node; i += answersAtOnce {
+		more := a.outputs(rows, i)
+		more.add(s, at, n)
+	}
+}
+
+// outputs is where outputs of answersAtOnce ranks of this node lie, and which of them there are.
+type outputs struct {
+	at   [answersAtOnce]gpu.Ptr[uint32]
+	have uint32
+}
+
+// outputs are those at rows, -1 for none, of ranks from number first of this node on. What it looks up hangs on no condition, so
+// that all of it is on its way at once.
+func (a *HT) outputs(rows gpu.Ptr[int32], first int32) (o outputs) {
+	//gpu:unroll 8
+	for j := range int32(answersAtOnce) {
+		i := min(first+j, a.Node-1)
+		row := rows.At(int(i)).Load()
+		o.at[j] = gpu.Cast[uint32](gin.LSAPointer(a.Win, gin.LSARank(&a.DC, a.near(i)), a.outAt(max(row, 0))))
+		if i == first+j && row >= 0 {
+			o.have |= 1 << uint(j)
+		}
+	}
+	return o
+}
+
+// add adds n pairs of each, in order.
+func (o *outputs) add(s *sum, at, n int32) {
+	if gpu.WarpSize == 1 {
+		for j, p := range o.at {
+			if o.have>>uint(j)&1 != 0 {
+				s.add(p.At(int(at)), n, 1)
+			}
+		}
+		return
+	}
+	var v [answersAtOnce]gpu.U32x4
+	//gpu:unroll 8
+	for j := range v {
+		if o.have>>uint(j)&1 != 0 {
+			v[j] = gpu.Cast[gpu.U32x4](o.at[j].At(int(at))).Load()
+		}
+	}
+	//gpu:unroll 8
+	for j := range v {
+		if o.have>>uint(j)&1 != 0 {
+			s.addFour(v[j], 1)
 		}
 	}
 }

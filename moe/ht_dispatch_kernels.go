@@ -28,18 +28,10 @@ func HTDispatch(t gpu.Thread, a HT) {
 	if t.Lane() == 0 {
 		a.State.Raw().Sent = t.Clock()
 	}
-	for src := range a.DC.Ranks {
-		if !a.Missing.has(src) && !a.await(t, a.arrived(src), a.State.Raw().Dispatches*uint64(a.Channels), a.bringer(src)) {
-			return
-		}
-	}
-	if t.Lane() == 0 {
+	if a.awaitAll(t, a.arrived(0), 0, a.DC.Ranks, a.State.Raw().Dispatches*uint64(a.Channels)) && t.Lane() == 0 {
 		a.State.Raw().Done = t.Clock()
 	}
 }
-
-// bringer is the rank of this node that stores a rank's rows here: itself, or who passes them on.
-func (a *HT) bringer(src int32) int32 { return a.near(src % a.Node) }
 
 // htRow is what a rank gets of a token.
 type htRow struct {

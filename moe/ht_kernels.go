@@ -198,34 +198,47 @@ func (a *HT) role(t gpu.Thread) (channel, role int32) {
 	return w / a.roles(), w % a.roles()
 }
 
-// signalNode raises a signal of context 0 at each rank of this node, unless something has failed: it would say that all
-// came before it.
+// signalNode raises a signal of context 0 at each rank of this node, a lane each, unless something has failed: it would say
+// that all came before it.
 func (a *HT) signalNode(t gpu.Thread, id int32) {
 	if a.Faults.over(t) {
 		return
 	}
+	t.SyncWarp() // each lane releases what all of them have stored
 	c := gin.Open(&a.DC, 0)
-	for i := range a.Node {
+	for i := t.Lane(); i < a.Node; i += gpu.WarpSize {
 		rank := a.near((a.DC.Rank + i) % a.Node)
-		if s := c.LSASignal(gin.ByWarp(t), gin.LSARank(&a.DC, rank), id, 1); s != gin.OK && t.Lane() == 0 {
+		if s := c.LSASignal(gin.ByThread(t), gin.LSARank(&a.DC, rank), id, 1); s != gin.OK {
 			a.fail(s, FaultSend, rank, 0, 0)
 		}
 	}
 }
 
 // await waits for a signal of context 0 that a rank raises. As all waits, it ends when any rank is lost: who has lost one
-// sends nothing more.
+// sends nothing more. A thread calls it.
 func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	c := gin.Open(&a.DC, 0)
 	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
-	s := c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
-	if s != gin.OK && t.Lane() == 0 {
+	s := c.WaitSignal(gin.ByThread(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
+	if s != gin.OK {
 		a.fail(s, FaultWait, rank, 0, 0)
 	}
 	return s == gin.OK
 }
+
+// awaitAll waits for the signals of ranks first to end, a lane each: base is that of rank 0. All lanes of a warp call it.
+func (a *HT) awaitAll(t gpu.Thread, base, first, end int32, least uint64) bool {
+	all := true
+	for rank := first + t.Lane(); rank < end && all; rank += gpu.WarpSize {
+		all = a.Missing.has(rank) || a.await(t, base+rank, least, a.bringer(rank))
+	}
+	return gpu.All(t, all)
+}
+
+// bringer is the rank of this node that stores a rank's rows here: itself, or who passes them on.
+func (a *HT) bringer(src int32) int32 { return a.near(src % a.Node) }
 
 // HTValuesArgs is the arguments of HTValues.
 type HTValuesArgs struct {

@@ -90,7 +90,7 @@ func HTTell(t gpu.Thread, a HT) {
 			a.tell(t, op, rank)
 		}
 	}
-	for i := t.Warp(); i < a.DC.Ranks; i += t.Warps() {
+	for i := t.Index(); i < a.DC.Ranks; i += t.Threads() {
 		if !a.Missing.has(i) {
 			a.await(t, a.told(i), op, i)
 		}

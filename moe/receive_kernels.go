@@ -3,6 +3,8 @@
 package moe
 
 import (
+	"math/bits"
+
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 )
@@ -51,7 +53,8 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 			a.took(local, rows)
 		}
 	}
-	messages, rows, begin = fromFirst(t, messages), fromFirst(t, rows), fromFirst(t, begin)
+	told := fromFirst(t, gpu.U32x4{messages, rows, begin})
+	messages, rows, begin = told[0], told[1], told[2]
 	to, row := int(local*a.DC.Ranks)*int(a.Cap)+int(begin), uint32(0)
 	first := a.Recv.Base.Byte(a.slot(box, src, 0))
 	for j := range messages {
@@ -62,8 +65,8 @@ func (a *LL) receive(t gpu.Thread, local, src int32) {
 		}
 		for i := int32(0); i < times && row < rows; i++ {
 			if int32(row)%t.Warps() == t.Warp() {
-				if t.Lane() == 0 {
-					a.Infos.At(to + int(row)).Store(a.info(local, src, int32(j), i, e, msg))
+				if f := a.info(t, local, src, int32(j), i, e, msg); t.Lane() == 0 {
+					a.Infos.At(to + int(row)).Store(f)
 				}
 				gpu.CopyWarp(t, a.Rows.Byte(uint64(to+int(row))*a.payload()), msg.Byte(uint64(a.Head)), a.payload())
 			}
@@ -119,31 +122,39 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 }
 
 // info reads the header of message j: which selection of which token it is. A token that names the expert twice sent it
-// twice, and the messages serve its selections in their order; of a message to the rank, skip selections are served.
-func (a *LL) info(local, src, j, skip, e int32, msg gpu.Ptr[byte]) RowInfo {
-	h := gpu.Cast[Header](msg).Load()
-	if a.PerRank == 0 && a.names(msg, e) > 1 {
-		for i := range j {
+// twice, and the messages serve its selections in their order; of a message to the rank, skip selections are served. All lanes
+// of a warp call it.
+func (a *LL) info(t gpu.Thread, local, src, j, skip, e int32, msg gpu.Ptr[byte]) RowInfo {
+	h, of := gpu.Cast[Header](msg).Load(), a.selects(t, msg, e)
+	if a.PerRank == 0 && bits.OnesCount32(of) > 1 {
+		for i := t.Lane(); i < j; i += gpu.WarpSize {
 			if gpu.Cast[Header](a.Recv.Base.Byte(a.slot(local, src, i))).Load().Token == h.Token {
 				skip++
 			}
 		}
-	}
-	k := int32(0)
-	for k < a.TopK {
-		if a.selection(msg, k) == uint16(e) {
-			if skip == 0 {
-				break
-			}
-			skip--
+		for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
+			skip += gpu.ShflXor(t, skip, mask)
 		}
-		k++
 	}
-	if k == a.TopK || h.Token >= uint32(a.MaxTokens) || h.Op != uint32(a.op()) {
-		a.fail(gin.RemoteError, FaultHeader, src, int64(j), int64(e))
+	for ; skip > 0; skip-- {
+		of &= of - 1
+	}
+	if of == 0 || h.Token >= uint32(a.MaxTokens) || h.Op != uint32(a.op()) {
+		if t.Lane() == 0 {
+			a.fail(gin.RemoteError, FaultHeader, src, int64(j), int64(e))
+		}
 		return RowInfo{src, -1, -1, e}
 	}
-	return RowInfo{src, int32(h.Token), k, e}
+	return RowInfo{src, int32(h.Token), int32(bits.TrailingZeros32(of)), e}
+}
+
+// selects has bit k set where selection k of a message's token is of an expert. All lanes of a warp call it.
+func (a *LL) selects(t gpu.Thread, msg gpu.Ptr[byte], e int32) (of uint32) {
+	for first := int32(0); first < a.TopK; first += gpu.WarpSize {
+		k := first + t.Lane()
+		of |= gpu.Ballot(t, k < a.TopK && a.selection(msg, k) == uint16(e)) << uint(first)
+	}
+	return of
 }
 
 func (a *LL) selection(msg gpu.Ptr[byte], k int32) uint16 {
