@@ -24,7 +24,7 @@ func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) 
 	h.dispatches++
 	h.keep(st, r)
 	a := h.args(r)
-	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(), a), h.move(st, a))
+	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.move(st, a))
 }
 
 // DispatchAgain sends other rows of the same tokens to the same places: what was chosen and weighed is not looked at

@@ -10,12 +10,12 @@ import (
 )
 
 // HTLayout finds how many rows go to each rank, which of them each token's is, how many messages go to each node, and how
-// many selections name each expert: a warp for each rank and node.
+// many selections name each expert: a block for each rank and node.
 //
 //gpu:kernel
 func HTLayout(t gpu.Thread, a HT) {
-	warp, warps, tokens := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps(), a.tokens()
-	for i := warp; i < a.DC.Ranks+a.nodes(); i += warps {
+	tokens := a.tokens()
+	for i := t.Block(); i < a.DC.Ranks+a.nodes(); i += t.Blocks() {
 		if i < a.DC.Ranks {
 			a.placeRows(t, i, tokens)
 		} else {
@@ -32,43 +32,70 @@ func HTLayout(t gpu.Thread, a HT) {
 	}
 }
 
-// placeRows numbers the tokens that go to a rank.
+// placeRows numbers the tokens that go to a rank: each warp of the block counts those of its part, and then knows where they begin.
 func (a *HT) placeRows(t gpu.Thread, rank, tokens int32) {
 	first, end := a.experts(rank, 1)
-	n := int32(0)
-	for from := int32(0); from < tokens; from += gpu.WarpSize {
-		token := from + t.Lane()
-		here := token < tokens && a.goes(token, first, end)
-		all := gpu.Ballot(t, here)
-		if token < tokens {
+	part := (tokens + t.Threads() - 1) / t.Threads() * gpu.WarpSize
+	from := min(t.Warp()*part, tokens)
+	to := min(from+part, tokens)
+	n, all := warpsBefore(t, a.goCount(t, from, to, first, end))
+	for at := from; at < to; at += gpu.WarpSize {
+		token := at + t.Lane()
+		here := token < to && a.goes(token, first, end)
+		these := gpu.Ballot(t, here)
+		if token < to {
 			place := int32(-1)
 			if here {
-				place = n + int32(bits.OnesCount32(all&(1<<uint(t.Lane())-1)))
+				place = n + int32(bits.OnesCount32(these&(1<<uint(t.Lane())-1)))
 			}
 			a.Place.At(int(token)*int(a.DC.Ranks) + int(rank)).Store(place)
 		}
-		n += int32(bits.OnesCount32(all))
+		n += int32(bits.OnesCount32(these))
 	}
-	if t.Lane() == 0 {
-		a.Mine.At(int(rank)).Store(n)
+	if t.Index() == 0 {
+		a.Mine.At(int(rank)).Store(all)
 	}
 }
 
-// countMessages counts the tokens of each channel that go to a node.
+// countMessages counts the tokens of each channel that go to a node, a warp each.
 func (a *HT) countMessages(t gpu.Thread, node, tokens int32) {
 	first, end := a.experts(node*a.Node, a.Node)
-	for channel := range a.Channels {
+	for channel := t.Warp(); channel < a.Channels; channel += t.Warps() {
 		from, to := a.part(channel, tokens)
-		n := int32(0)
-		for ; from < to; from += gpu.WarpSize {
-			token := from + t.Lane()
-			n += int32(bits.OnesCount32(gpu.Ballot(t, token < to && a.goes(token, first, end))))
-		}
-		if t.Lane() == 0 {
+		if n := a.goCount(t, from, to, first, end); t.Lane() == 0 {
 			a.Mine.At(int(a.DC.Ranks + channel*a.nodes() + node)).Store(n)
 		}
 	}
 }
+
+// goCount is how many of some tokens select one of some experts. All lanes of a warp call it.
+func (a *HT) goCount(t gpu.Thread, from, to, first, end int32) (n int32) {
+	for ; from < to; from += gpu.WarpSize {
+		token := from + t.Lane()
+		n += int32(bits.OnesCount32(gpu.Ballot(t, token < to && a.goes(token, first, end))))
+	}
+	return n
+}
+
+// warpsBefore is the sum of the numbers of the block's warps before the calling one, and of all of them.
+func warpsBefore(t gpu.Thread, n int32) (before, all int32) {
+	p := ofWarps.Of(t)
+	if t.Lane() == 0 {
+		p[t.Warp()] = n
+	}
+	t.SyncBlock()
+	for w := range t.Warps() {
+		if w < t.Warp() {
+			before += p[w]
+		}
+		all += p[w]
+	}
+	t.SyncBlock()
+	return before, all
+}
+
+// ofWarps is warpsBefore's.
+var ofWarps gpu.Shared[[32]int32]
 
 // HTTell tells each rank this one's layout, waits for theirs, and adds up where rows begin. That each has told also says
 // that it is done with the rows of the operation before. One block.

@@ -134,9 +134,9 @@ func (o *HTOptions) layout(ranks, lsa int) htLayout {
 	return l
 }
 
-// layoutGrid is what HTLayout runs with: as many warps as there are channels.
-func (o *HTOptions) layoutGrid() doorbell.Grid {
-	return doorbell.Grid{Blocks: (o.Channels + 7) / 8, Warps: min(o.Channels, 8)}
+// layoutGrid is what HTLayout runs with: a block for each rank and node, and no more than there are channels.
+func (o *HTOptions) layoutGrid(l *htLayout) doorbell.Grid {
+	return doorbell.Grid{Blocks: min(l.ranks+l.nodes, o.Channels), Warps: min(o.Channels, 16)}
 }
 
 // grid is what the kernels that move rows run with: for each channel a warp that sends and, where there are other nodes,

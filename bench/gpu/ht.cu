@@ -76,34 +76,50 @@ DB void signal_all(const ht &a, what w) {
   if (ilane() < a.DC.Ranks) word::add_release_sys(a.DC.PeerLSA[ilane()] + signal_id(a, w, a.DC.Rank), 1);
 }
 
-DB void place_rows(const ht &a, int32_t rank, int32_t all) {
-  range of = experts_of(a, rank);
+// go_count is how many of some tokens select one of some experts. A warp calls it.
+DB uint32_t go_count(const ht &a, range of_tokens, range of) {
   uint32_t n = 0;
-  for (int32_t from = 0; from < all; from += 32) {
+  for (int32_t from = of_tokens.first; from < of_tokens.end; from += 32) {
     int32_t token = from + ilane();
-    bool here = token < all && goes(a, token, of);
+    n += bits(vote(token < of_tokens.end && goes(a, token, of)));
+  }
+  return n;
+}
+
+// place_rows numbers the tokens that go to a rank. A block calls it.
+DB void place_rows(const ht &a, int32_t rank, int32_t all) {
+  SHARED uint32_t of_warps[32];
+  range of = experts_of(a, rank);
+  int32_t each = (all + int32_t(threads()) - 1) / int32_t(threads()) * 32, first = int32_t(warp()) * each;
+  range mine = {first < all ? first : all, first + each < all ? first + each : all};
+  uint32_t counted = go_count(a, mine, of), n = 0, total = 0;
+  if (lane() == 0) of_warps[warp()] = counted;
+  sync_block();
+  for (uint32_t w = 0; w < warps(); w++) {
+    if (w < warp()) n += of_warps[w];
+    total += of_warps[w];
+  }
+  sync_block();
+  for (int32_t from = mine.first; from < mine.end; from += 32) {
+    int32_t token = from + ilane();
+    bool here = token < mine.end && goes(a, token, of);
     uint32_t set = vote(here);
-    if (token < all) a.Place[token * a.DC.Ranks + rank] = here ? int32_t(n + bits(set & ((1u << lane()) - 1))) : -1;
+    if (token < mine.end) a.Place[token * a.DC.Ranks + rank] = here ? int32_t(n + bits(set & ((1u << lane()) - 1))) : -1;
     n += bits(set);
   }
-  if (lane() == 0) a.Mine[rank] = int32_t(n);
+  if (thread() == 0) a.Mine[rank] = int32_t(total);
 }
 
 DB void count_messages(const ht &a, int32_t all) {
-  for (int32_t channel = 0; channel < a.Channels; channel++) {
-    range p = part(a, channel, all);
-    uint32_t n = 0;
-    for (int32_t from = p.first; from < p.end; from += 32) {
-      int32_t token = from + ilane();
-      n += bits(vote(token < p.end && goes(a, token, {0, a.Experts})));
-    }
+  for (int32_t channel = int32_t(warp()); channel < a.Channels; channel += int32_t(warps())) {
+    uint32_t n = go_count(a, part(a, channel, all), {0, a.Experts});
     if (lane() == 0) a.Mine[a.DC.Ranks + channel] = int32_t(n);
   }
 }
 
-KERNEL(HTLayout, ht, 8) {
+KERNEL(HTLayout, ht, 16) {
   int32_t all = tokens(a);
-  for (int32_t i = iwarp(); i < a.DC.Ranks + 1; i += iwarps()) {
+  for (int32_t i = int32_t(block()); i < a.DC.Ranks + 1; i += int32_t(blocks())) {
     if (i < a.DC.Ranks)
       place_rows(a, i, all);
     else

@@ -66,7 +66,7 @@ func twinCases() (all []gpuCase) {
 	add(llTwinsCommand, one, "LL, 1 rank, 128 tokens, BF16, send", "LL, 1 rank, 128 tokens, BF16, receive")
 	add(llTwinsCommand, "hidden 7,168, one rank, sent to nobody", "FP8, 4,096 rows, quantise")
 	const many = "4,096 tokens of hidden 7,168, top-8 of 256 experts, ranks of one process"
-	for _, at := range []string{"HT, 4 ranks, BF16, ", "HT, 8 ranks, BF16, "} {
+	for _, at := range []string{"HT, 4 ranks, BF16, ", "HT, 8 ranks, BF16, ", "HT, 4 ranks, BF16, 256 channels, ", "HT, 8 ranks, BF16, 128 channels, "} {
 		add(htTwinsCommand, many, at+"dispatch", at+"dispatch again", at+"combine")
 	}
 	add(htTwinsCommand, many, "HT, 4 ranks, FP8, dispatch", "HT, 4 ranks, FP8, dispatch again")
