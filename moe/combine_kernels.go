@@ -68,45 +68,53 @@ func LLReturn(t gpu.Thread, a LL) {
 	}
 }
 
-// LLCombine waits until each expert has answered, and adds up the answers of each token with its weights, a block each.
-// In float32, selections in order: round(w*v), then round(acc+p), at the end to BF16; nothing is fused, so that each
-// device gives the same bits.
+// LLCombine adds up the answers of each token with its weights, a block each, when its experts have answered: a look for a
+// signal may cross PCIe, and not all blocks have to wait for all. In float32, selections in order: round(w*v), then round(acc+p), at
+// the end to BF16; nothing is fused, so that each device gives the same bits.
 //
 //gpu:kernel warps=8
 func LLCombine(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
 	}
-	if a.Waited.IsNil() || t.Block() != 0 { // all blocks wait for the same
-		for e := t.Index(); e < a.Experts && a.answered(t, e); e += t.Threads() {
-		}
-	} else {
-		for rank := t.Index(); rank < a.DC.Ranks; rank += t.Threads() {
-			e, end := a.first(rank), a.first(rank+1)
-			if e == end || a.Missing.has(rank) {
-				continue
-			}
-			since := a.clock(t)
-			for e < end && a.answered(t, e) {
-				e++
-			}
-			a.waited(t, rank, since)
-		}
-	}
-	if a.Faults.overBlock(t) {
-		return
+	if t.Block() == 0 {
+		a.awaitRanks(t)
 	}
 	for token := t.Block(); token < a.tokens(); token += t.Blocks() {
+		for k := t.Index(); k < a.TopK; k += t.Threads() {
+			if e := a.expert(token, k); e >= 0 && !a.answered(t, e) {
+				break
+			}
+		}
+		if a.Faults.overBlock(t) {
+			return
+		}
 		a.combine(t, token)
+	}
+}
+
+// awaitRanks waits until each rank has answered, by one of its experts: it has received then, and its slots may be written again
+// by who has no token there. Where the time is counted it waits for all of them.
+func (a *LL) awaitRanks(t gpu.Thread) {
+	for rank := t.Index(); rank < a.DC.Ranks; rank += t.Threads() {
+		e, end := a.first(rank), a.first(rank+1)
+		if e == end || a.Missing.has(rank) {
+			continue
+		}
+		if a.Waited.IsNil() {
+			end = e + 1
+		}
+		since := a.clock(t)
+		for e < end && a.answered(t, e) {
+			e++
+		}
+		a.waited(t, rank, since)
 	}
 }
 
 // answered waits until an expert has answered. A thread calls it.
 func (a *LL) answered(t gpu.Thread, e int32) bool {
 	rank := a.owner(e)
-	if a.Missing.has(rank) {
-		return true
-	}
 	c := gin.Open(&a.DC, a.context(e-a.first(rank)))
 	s := c.WaitSignal(gin.ByThread(t), a.combineSignal(a.set(), e), a.Answers.At(int(a.set())).Load(), 64, gin.FromTeam(gin.World(&a.DC)))
 	if s != gin.OK {

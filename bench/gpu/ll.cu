@@ -119,12 +119,16 @@ DB uint32_t await_count(const ll &a, const llturn &now, int32_t local, int32_t s
   int32_t id = dispatch_signal(a, now, local, src), ends = a.Sets * a.Boxes * a.DC.Ranks;
   uint64_t from = a.Ends[now.Half * ends + id];
   if (failed(a.Faults)) c.timeout_ns = 0;
-  uint32_t s = c.wait_signal(by_thread, id, from + 1, from_team(world(a.DC)));
-  if (s != ok) {
-    fail(a.Faults, now.Op, s, moe::fault_wait, src, e, 0);
-    return 0;
+  uint64_t value = c.read_signal(id);
+  if (value == from) {
+    uint32_t s = c.wait_signal(by_thread, id, from + 1, from_team(world(a.DC)));
+    if (s != ok) {
+      fail(a.Faults, now.Op, s, moe::fault_wait, src, e, 0);
+      return 0;
+    }
+    value = c.read_signal(id);
   }
-  uint64_t value = c.read_signal(id), n = value - from - 1;
+  uint64_t n = value - from - 1;
   a.Ends[(now.Half ^ 1) * ends + id] = value;
   if (n > uint64_t(a.BoxCap)) {
     fail(a.Faults, now.Op, remote_error, moe::fault_count, src, int64_t(n), e);
@@ -211,12 +215,11 @@ KERNEL(LLReturn, ll, 8) {
   }
 }
 
-DB bool answered(const ll &a, const llturn &now, const spread &of, uint64_t answers, int32_t e) {
+DB void answered(const ll &a, const llturn &now, const spread &of, uint64_t answers, int32_t e) {
   int32_t rank = of.owner(e);
   context c(a.DC, (e - of.first(rank)) % a.DC.Contexts);
   uint32_t s = c.wait_signal(by_thread, combine_signal(a, now, e), answers, from_team(world(a.DC)));
   if (s != ok) fail(a.Faults, now.Op, s, moe::fault_answer, rank, e, 0);
-  return s == ok;
 }
 
 // combine adds up the answers of a token, eight of them on their way. All threads of a block call it.
@@ -253,8 +256,11 @@ KERNEL(LLCombine, ll, 8) {
   const llturn now = *a.Now;
   const spread of(a.Experts, a.DC.Ranks);
   const uint64_t answers = a.Answers[now.Set];
-  for (int32_t e = int32_t(thread()); e < a.Experts && answered(a, now, of, answers, e); e += int32_t(threads())) {
+  if (int32_t rank = int32_t(thread()); block() == 0 && rank < a.DC.Ranks && of.first(rank) < of.first(rank + 1)) answered(a, now, of, answers, of.first(rank));
+  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
+    if (int32_t k = int32_t(thread()); k < a.TopK)
+      if (int32_t e = expert(a, token, k); e >= 0) answered(a, now, of, answers, e);
+    if (over_block(a.Faults)) return;
+    combine(a, now, token);
   }
-  if (over_block(a.Faults)) return;
-  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) combine(a, now, token);
 }
