@@ -50,6 +50,7 @@ type card struct {
 	laneMu sync.Mutex // what follows; the driver is called with it held
 	lanes  []*lane    // all, by their lines
 	spare  []*lane    // those that no stream has
+	laid   int        // that there were when the card was opened
 }
 
 // discarded is how something is given back when no kernel runs: calls of the driver in their order, and what is of the
@@ -86,8 +87,8 @@ var cards = struct {
 	open map[cardKey]*card
 }{open: map[cardKey]*card{}}
 
-// attach opens a GPU for one more rank.
-func attach(d *driver, index, count int, log *slog.Logger) (*card, error) {
+// attach opens a GPU for one more rank, of so many.
+func attach(d *driver, index, count, ranks int, log *slog.Logger) (*card, error) {
 	cards.Lock()
 	defer cards.Unlock()
 	k := cardKey{d.path, index}
@@ -124,7 +125,7 @@ func attach(d *driver, index, count int, log *slog.Logger) (*card, error) {
 		return nil, d.fault(cuDevicePrimaryCtxRetain, r, "GPU %d (%s)%s", index, c.caps.Name, why)
 	}
 	c.ctx = out.addr(0)
-	if err := c.prepare(out); err != nil {
+	if err := c.prepare(ranks, out); err != nil {
 		d.call(cuDevicePrimaryCtxRelease, c.dev)
 		return nil, err
 	}
@@ -133,7 +134,7 @@ func attach(d *driver, index, count int, log *slog.Logger) (*card, error) {
 }
 
 // prepare makes what all ranks on the card share.
-func (c *card) prepare(out *outs) error {
+func (c *card) prepare(ranks int, out *outs) error {
 	if r := c.do(cuCtxGetStreamPriorityRange, out.at(1), out.at(0)); r != success {
 		return c.fault(cuCtxGetStreamPriorityRange, r, "")
 	}
@@ -143,7 +144,7 @@ func (c *card) prepare(out *outs) error {
 	}
 	c.marks = out.addr(2)
 	clear(ffi.Bytes(c.marks, maxLanes*lineBytes))
-	return nil
+	return c.layLanes(ranks)
 }
 
 // detach closes the card for one rank. The last one ends the context, and with it all that was taken there.

@@ -5,14 +5,17 @@ package cuda
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 )
 
 // lane is a stream of the driver, with a line of pinned memory into which it stores how far it is. The driver lays streams
 // onto hardware queues as they are made, by rules of its own, and in one queue an item waits behind a kernel of another
-// stream. So lanes are made as more are needed at once than ever before, and used again: while there are no more of them
-// than queues, streams that come and go never share one.
+// stream. And the first kernel of a stream of its may wait for kernels that run (seen of driver 580 on an H200, where several
+// threads launch at once: ranks that waited for each other stalled in one of two runs; none has since lanes have had one before).
+// So lanes are laid when the card is opened, each of them has done a kernel and copies before anybody gets it, and they are used
+// again: streams that come and go make none.
 type lane struct {
 	handle   uintptr
 	priority int32
@@ -23,6 +26,11 @@ type lane struct {
 
 const (
 	maxLanes  = 1024
+	laidMore  = 4 // lanes for kernels that are laid when the card is opened, beside
+	laidEach  = 4 // those for each rank on it,
+	laidFast  = 2 // and those for each rank's copies
+	warmBytes = 64 << 10
+	warmLimit = 10 * time.Second
 	lineBytes = 64
 	begunAt   = 8 // of a line
 )
@@ -37,6 +45,19 @@ func (c *card) takeLane(priority int32) (*lane, error) {
 		c.spare = slices.Delete(c.spare, i, i+1)
 		return l, nil
 	}
+	l, err := c.newLane(priority)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(c.lanes); n == max(c.drv.connections, c.laid)+1 {
+		c.log.Warn("more streams than hardware queues: a kernel may wait behind one of another stream, and two ranks whose kernels wait for each other then time out",
+			"gpu", c.index, "streams", n, "queues", c.drv.connections, "variable", envConnections)
+	}
+	return l, nil
+}
+
+// newLane makes a lane. laneMu is held.
+func (c *card) newLane(priority int32) (*lane, error) {
 	n := len(c.lanes)
 	if n == maxLanes {
 		return nil, fmt.Errorf("cuda: new stream: GPU %d has %d streams of this process, %d are accepted", c.index, n, maxLanes)
@@ -48,10 +69,7 @@ func (c *card) takeLane(priority int32) (*lane, error) {
 	at := c.marks + uintptr(n)*lineBytes
 	words := ffi.Words(at, 2)
 	l := &lane{handle: out.addr(0), priority: priority, at: at, done: &words[0], begun: &words[1]}
-	if c.lanes = append(c.lanes, l); n == c.drv.connections {
-		c.log.Warn("more streams than hardware queues: a kernel may wait behind one of another stream, and two ranks whose kernels wait for each other then time out",
-			"gpu", c.index, "queues", n, "variable", envConnections)
-	}
+	c.lanes = append(c.lanes, l)
 	return l, nil
 }
 
@@ -60,4 +78,79 @@ func (c *card) giveLane(l *lane) {
 	c.laneMu.Lock()
 	defer c.laneMu.Unlock()
 	c.spare = append(c.spare, l)
+}
+
+// layLanes makes lanes for so many ranks, and has each do a kernel and copies. Nobody else uses the card yet.
+func (c *card) layLanes(ranks int) error {
+	c.laneMu.Lock()
+	defer c.laneMu.Unlock()
+	kernels := laidMore + laidEach*ranks
+	c.laid = min(kernels+laidFast*ranks, maxLanes)
+	for i := range c.laid {
+		priority := int32(0)
+		if i >= kernels {
+			priority = c.urgent
+		}
+		l, err := c.newLane(priority)
+		if err != nil {
+			return err
+		}
+		c.spare = append(c.spare, l)
+	}
+	return c.warm(c.spare)
+}
+
+// warmPTX is a kernel that does nothing.
+const warmPTX = ".version 6.0\n.target sm_70\n.address_size 64\n\n.visible .entry DoorbellWarm()\n{\n\tret;\n}\n"
+
+// warm has each lane do a kernel, and copies of all directions.
+func (c *card) warm(lanes []*lane) error {
+	out := new(outs)
+	if r := c.do(cuMemHostAlloc, out.at(0), warmBytes, hostFlags); r != success {
+		return c.fault(cuMemHostAlloc, r, "%s asked for", size(warmBytes))
+	}
+	host := out.addr(0)
+	defer c.free(byCall(cuMemFreeHost, host))
+	if r := c.do(cuMemAlloc, out.at(1), 2*warmBytes); r != success {
+		return c.fault(cuMemAlloc, r, "%s asked for", size(2*warmBytes))
+	}
+	here := out.addr(1)
+	defer c.free(byCall(cuMemFree, here))
+	const name = "DoorbellWarm"
+	code, err := c.link(name, warmPTX)
+	if err != nil {
+		return err
+	}
+	m := c.loadModule(name, code)
+	if m.err != nil {
+		return m.err
+	}
+	defer c.free(byCall(cuModuleUnload, m.handle))
+	k := c.find(m, name)
+	if k.err != nil {
+		return k.err
+	}
+	for _, l := range lanes {
+		if r := c.do(cuLaunchKernel, k.handle, 1, 1, 1, 1, 1, 1, 0, l.handle, 0, 0); r != success {
+			return c.fault(cuLaunchKernel, r, "kernel %s", name)
+		}
+		for _, to := range [][2]uintptr{{here, host}, {host, here}, {here, here + warmBytes}} {
+			if r := c.do(cuMemcpyAsync, to[0], to[1], warmBytes, l.handle); r != success {
+				return c.fault(cuMemcpyAsync, r, "%s", size(warmBytes))
+			}
+		}
+	}
+	w := &waiter{}
+	w.begin()
+	for _, l := range lanes {
+		for r := errNotReady; r != success; w.round() {
+			if r = c.do(cuStreamQuery, l.handle); r != success && r != errNotReady {
+				return c.fault(cuStreamQuery, r, "of a new stream")
+			}
+			if r == errNotReady && w.waited() > warmLimit {
+				return fmt.Errorf("cuda: GPU %d has not done an empty kernel and copies of %s on new streams within %v: is it another program's?", c.index, size(warmBytes), warmLimit)
+			}
+		}
+	}
+	return nil
 }
