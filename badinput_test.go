@@ -144,13 +144,14 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 			expect(c.Signal(co, world, 0, act), gin.Invalid, "signal %d", id)
 		}
 		expect(c.WaitSignal(co, id, 0, 64, any), gin.Invalid, "wait for signal %d", id)
+		expect(c.WaitLSASignal(co, id, 0, 64, any), gin.Invalid, "wait for LSA peers' signal %d", id)
 		expect(c.WaitCounter(co, id, 0, 64, any), gin.Invalid, "wait for counter %d", id)
 		expect(c.ResetSignal(co, id), gin.Invalid, "reset signal %d", id)
 		expect(c.ResetCounter(co, id), gin.Invalid, "reset counter %d", id)
 		expect(c.LSASignal(co, 0, id, 1), gin.Invalid, "LSA signal %d", id)
 		expect(c.Barrier(co, world, id, gin.FencePut), gin.Invalid, "barrier %d", id)
 		expect(c.LSABarrier(co, id), gin.Invalid, "LSA barrier %d", id)
-		if c.ReadSignal(id) != 0 || c.ReadCounter(id) != 0 {
+		if c.ReadSignal(id) != 0 || c.ReadLSASignal(id) != 0 || c.ReadCounter(id) != 0 {
 			panic("an unknown signal or counter does not read 0")
 		}
 	}
@@ -164,6 +165,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 	}
 	for _, bits := range []int32{0, -1, 65, math.MaxInt32, math.MinInt32} {
 		expect(c.WaitSignal(co, 0, 0, bits, any), gin.Invalid, "wait with %d bits", bits)
+		expect(c.WaitLSASignal(co, 0, 0, bits, any), gin.Invalid, "wait for LSA peers with %d bits", bits)
 		expect(c.WaitCounter(co, 0, 0, bits, any), gin.Invalid, "counter with %d bits", bits)
 	}
 	other := recv
@@ -182,6 +184,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 		expect(bad.PutValue(co, world, 0, recv, 0, 1, 8, gin.None()), gin.Invalid, "value of a bad context")
 		expect(bad.Signal(co, world, 0, gin.StrongInc(0)), gin.Invalid, "signal of a bad context")
 		expect(bad.WaitSignal(co, 0, 0, 64, any), gin.Invalid, "wait of a bad context")
+		expect(bad.WaitLSASignal(co, 0, 0, 64, any), gin.Invalid, "wait for LSA peers of a bad context")
 		expect(bad.WaitCounter(co, 0, 0, 64, any), gin.Invalid, "counter of a bad context")
 		expect(bad.Flush(co), gin.Invalid, "flush of a bad context")
 		expect(bad.FlushPeer(co, world, 0), gin.Invalid, "flush of a bad context")

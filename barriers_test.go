@@ -3,6 +3,7 @@
 package doorbell_test
 
 import (
+	"fmt"
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
@@ -102,7 +103,11 @@ func progLSA(r *rank) {
 				}
 				sent += 5 * uint64(lsa.Ranks)
 				by := gin.ByBlock(t)
-				ok(c.WaitSignal(by, 1, sent, 64, gin.FromTeam(lsa)), "wait")
+				if kind == 0 {
+					ok(c.WaitSignal(by, 1, sent, 64, gin.FromTeam(lsa)), "wait")
+				} else {
+					ok(c.WaitLSASignal(by, 1, sent, 64, gin.FromTeam(lsa)), "wait for LSA peers alone")
+				}
 				if t.Index() == 0 {
 					for p := range int(lsa.Ranks) {
 						fill(want, canary)
@@ -116,6 +121,9 @@ func progLSA(r *rank) {
 				}
 				ok(c.LSABarrier(by, 0), "LSA barrier")
 			}
+		}
+		if v := c.ReadLSASignal(1); v != sent {
+			panic(fmt.Sprintf("LSA peers added %d, want %d", v, sent))
 		}
 		if v := c.ReadSignal(1); v != sent {
 			panic("an LSA signal was added more than once")

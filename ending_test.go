@@ -23,6 +23,9 @@ var waits = map[string]func(c *gin.Context, co gin.Coop, d *gin.DevComm, w gin.S
 	"signal": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.WaitSignal(co, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
 	},
+	"LSA peers' signal": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
+		return c.WaitLSASignal(co, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
+	},
 	"counter": func(c *gin.Context, co gin.Coop, d *gin.DevComm, _ gin.SignalWindow) gin.Status {
 		return c.WaitCounter(co, 0, 1<<40, 64, gin.FromPeer(gin.World(d), 1))
 	},

@@ -16,6 +16,49 @@ func (c *Context) ReadSignal(id int32) uint64 {
 	return c.read(int(c.id)*int(c.dc.SignalStride) + int(id))
 }
 
+// ReadLSASignal is what LSA peers have ever added to this rank's signal id in this context, by LSASignal; resets do not touch it.
+// Payload that it covers is visible. Its word lies near, where one that the network adds to may be across PCIe: who knows that only
+// LSA peers raise a signal looks for it faster so. An id that is not there reads 0.
+func (c *Context) ReadLSASignal(id int32) uint64 {
+	if c.id < 0 || id < 0 || id >= c.dc.Signals {
+		return 0
+	}
+	return gpu.Load(c.lsaWord(id), gpu.Acquire, gpu.ScopeSys)
+}
+
+// WaitLSASignal is WaitSignal of what ReadLSASignal reads.
+func (c *Context) WaitLSASignal(co Coop, id int32, least uint64, bits int32, src Source) Status {
+	s := OK
+	if co.begin() {
+		if c.id < 0 || id < 0 || id >= c.dc.Signals || bits < 1 || bits > 64 {
+			s = Invalid
+		} else {
+			s = c.waitNear(co.t, id, least, bits, src)
+		}
+	}
+	return co.end(s)
+}
+
+func (c *Context) lsaWord(id int32) gpu.Ptr[uint64] {
+	return c.dc.LSA.At(int(c.id)*int(c.dc.SignalStride) + int(id))
+}
+
+func (c *Context) waitNear(t gpu.Thread, id int32, least uint64, bits int32, src Source) Status {
+	w := waiter{note: abi.Record{Op: abi.OpWaitSignal, Peer: c.sourcePeer(src), ID: uint32(id), Ctx: uint32(c.id), Wanted: least}}
+	at, s := c.lsaWord(id), OK
+	for {
+		seen := gpu.Load(at, gpu.Acquire, gpu.ScopeSys)
+		if rollingLE(least, seen, bits) {
+			return OK
+		}
+		if s != OK {
+			return s
+		}
+		w.note.Seen = seen
+		s = c.step(t, &w, src)
+	}
+}
+
 // read is signal number i of all contexts': what the network added, plus what LSA peers added, less what reset
 // remembered.
 func (c *Context) read(i int) uint64 {

@@ -23,7 +23,8 @@ type Buffer struct {
 	out  *doorbell.Window // the experts' outputs
 	own  *doorbell.Buffer // rows, infos, tables
 	host *doorbell.Buffer // two results, in memory of the host
-	grid doorbell.Grid
+	grid doorbell.Grid    // what kernels run with,
+	sums doorbell.Grid    // and the one that adds up
 
 	stream *doorbell.Stream // that operations may still be on
 	queued *course          // all that was queued
@@ -46,7 +47,8 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 	if err := agree(ctx, c, o, err); err != nil {
 		return nil, err
 	}
-	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size()), grid: defaultGrid(c)}
+	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size())}
+	b.grid, b.sums = defaultGrids(c)
 	b.begin()
 	if err := b.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), b.Close())
@@ -115,18 +117,20 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 	return err
 }
 
-// defaultGrid is a warp of the software device, where more of one rank wait for each other, and on a GPU a block for each
-// multiprocessor of the rank's share, which holds 64 warps; there are no registers for two.
-func defaultGrid(c *doorbell.Comm) doorbell.Grid {
+// defaultGrids are a warp of the software device, where more of one rank wait for each other, and on a GPU a block for each
+// multiprocessor of the rank's share, which holds 64 warps; there are no registers for two. Sums have fewer.
+func defaultGrids(c *doorbell.Comm) (grid, sums doorbell.Grid) {
 	if c.Info().Device == "soft" {
-		return doorbell.Grid{Blocks: 1, Warps: 1}
+		one := doorbell.Grid{Blocks: 1, Warps: 1}
+		return one, one
 	}
-	return doorbell.Grid{Blocks: max(c.Warps()/64, 1), Warps: 8}
+	blocks := max(c.Warps()/64, 1)
+	return doorbell.Grid{Blocks: blocks, Warps: 8}, doorbell.Grid{Blocks: blocks, Warps: 16}
 }
 
 // SetGrid says how many blocks and warps the kernels run with; on a GPU a block has 8 at most. The default is one warp of the
-// software device, and on a GPU a block of 8 for each multiprocessor of the rank's share.
-func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid = g }
+// software device, and on a GPU a block of 8 for each multiprocessor of the rank's share, of 16 where answers are added up.
+func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid, b.sums = g, g }
 
 // Options are the buffer's, with defaults filled in.
 func (b *Buffer) Options() Options { return b.opt }

@@ -91,7 +91,7 @@ func (b *Buffer) FinishCombine(st *doorbell.Stream, r *Received) error {
 	}
 	r.state = done
 	c.started--
-	return b.queue(c, st, doorbell.Launch(st, LLCombineKernel, b.grid, b.args(r)))
+	return b.queue(c, st, doorbell.Launch(st, LLCombineKernel, b.sums, b.args(r)))
 }
 
 // args is the kernels' arguments for a dispatch and its combine.

@@ -10,61 +10,103 @@ import (
 	"github.com/doorbell-net/doorbell/internal/num"
 )
 
-// LLReturn sends the experts' outputs back to where their tokens came from, a block for each local expert and rank and a warp
-// for each row, and says behind them that the expert has answered.
+// LLReturn sends the experts' outputs back to where their tokens came from, and says behind them that the expert has answered. A
+// block's warps share the rows of as many experts and ranks as it has warps, and then each tells another rank.
 //
 //gpu:kernel warps=8
 func LLReturn(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
 	}
-	first := a.first(a.DC.Rank)
-	locals := a.first(a.DC.Rank+1) - first
-	world := gin.World(&a.DC)
 	if t.Block() == 0 && t.Index() == 0 {
 		n := a.Answers.At(int(a.set()))
 		n.Store(n.Load() + 1)
 	}
-	for i := t.Block(); i < locals*a.DC.Ranks; i += t.Blocks() {
-		local, dst := i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks
-		if a.Missing.has(dst) {
-			continue
+	end := (a.first(a.DC.Rank+1) - a.first(a.DC.Rank)) * a.DC.Ranks
+	for i, step := t.Block(), t.Blocks(); i < end; i += step * t.Warps() {
+		n := min(t.Warps(), (end-i+step-1)/step)
+		if t.Warp() < n && t.Lane() == 0 {
+			local, dst := a.to(i + t.Warp()*step)
+			b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
+			found.Of(t)[t.Warp()] = arrival{rows: b.Rows, begin: b.Begin}
 		}
-		b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
-		c := gin.Open(&a.DC, a.context(local))
-		p := a.lsa(dst)
-		for j := uint32(t.Warp()); j < b.Rows; j += uint32(t.Warps()) {
-			row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.Begin+j)
+		t.SyncBlock()
+		rows := int32(0)
+		for w := range n {
+			rows += int32(found.Of(t)[w].rows)
+		}
+		s := shares{parts: max(1, t.Warps()/max(rows, 1))}
+		for w := range n {
+			a.answer(t, i+w*step, found.Of(t)[w], &s)
+		}
+		if a.Faults.overBlock(t) {
+			return // and nobody is told that the experts have answered
+		}
+		if t.Warp() < n {
+			a.tell(t, i+t.Warp()*step, found.Of(t)[t.Warp()].rows)
+		}
+		t.SyncBlock() // before there are others
+	}
+}
+
+// to is a local expert and a rank that it answers, number i of all pairs: each rank begins with itself.
+func (a *LL) to(i int32) (local, dst int32) {
+	return i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks
+}
+
+// answer sends a pair's rows. All warps of a block call it.
+func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares) {
+	local, dst := a.to(i)
+	if a.Missing.has(dst) {
+		return
+	}
+	c := gin.Open(&a.DC, a.context(local))
+	p, of := a.lsa(dst), *s
+	if p < 0 {
+		of.parts = 1
+	}
+	for j := range b.rows {
+		row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.begin+j)
+		for part := range of.parts {
+			if !of.take(t) {
+				continue
+			}
 			f := a.Infos.At(int(row)).Load()
 			if f.Token < 0 {
 				continue
 			}
-			at := a.output(row)
-			var s gin.Status
+			at, n := of.part(part, a.row())
+			from, to := a.output(row)+at, a.back(f.Token, f.K)+at
+			var q gin.Status
 			if p >= 0 {
-				s = c.LSAPut(gin.ByWarp(t), p, a.Recv, a.back(f.Token, f.K), a.Out.Base.Byte(at), a.row())
+				q = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, a.Out.Base.Byte(from), n)
 			} else {
-				s = c.Put(gin.ByWarp(t), world, dst, a.Recv, a.back(f.Token, f.K), a.Out, at, a.row(), gin.None())
+				q = c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, to, a.Out, from, n, gin.None())
 			}
-			if !a.sent(t, s, dst, local) {
-				break
+			if !a.sent(t, q, dst, local) {
+				return
 			}
 		}
-		if a.Faults.overBlock(t) {
-			return // and nobody is told that the expert has answered
-		}
-		if t.Warp() > 0 {
-			continue
-		}
-		var s gin.Status
-		if p >= 0 {
-			s = c.LSASignal(gin.ByWarp(t), p, a.combineSignal(a.set(), first+local), 1)
-		} else {
-			s = c.Signal(gin.ByWarp(t), world, dst, gin.StrongInc(a.combineSignal(a.set(), first+local)))
-		}
-		if a.sent(t, s, dst, local) {
-			a.note(t, p, b.Rows, a.row())
-		}
+	}
+	s.next = of.next
+}
+
+// tell says that an expert has answered a rank. A warp calls it.
+func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
+	local, dst := a.to(i)
+	if a.Missing.has(dst) {
+		return
+	}
+	c := gin.Open(&a.DC, a.context(local))
+	id, p := a.combineSignal(a.set(), a.first(a.DC.Rank)+local), a.lsa(dst)
+	var s gin.Status
+	if p >= 0 {
+		s = c.LSASignal(gin.ByWarp(t), p, id, 1)
+	} else {
+		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), dst, gin.StrongInc(id))
+	}
+	if a.sent(t, s, dst, local) {
+		a.note(t, p, rows, a.row())
 	}
 }
 
@@ -72,7 +114,7 @@ func LLReturn(t gpu.Thread, a LL) {
 // signal may cross PCIe, and not all blocks have to wait for all. In float32, selections in order: round(w*v), then round(acc+p), at
 // the end to BF16; nothing is fused, so that each device gives the same bits.
 //
-//gpu:kernel warps=8
+//gpu:kernel warps=16
 func LLCombine(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
@@ -116,7 +158,7 @@ func (a *LL) awaitRanks(t gpu.Thread) {
 func (a *LL) answered(t gpu.Thread, e int32) bool {
 	rank := a.owner(e)
 	c := gin.Open(&a.DC, a.context(e-a.first(rank)))
-	s := c.WaitSignal(gin.ByThread(t), a.combineSignal(a.set(), e), a.Answers.At(int(a.set())).Load(), 64, gin.FromTeam(gin.World(&a.DC)))
+	s := a.awaitRaised(t, &c, a.combineSignal(a.set(), e), rank, a.Answers.At(int(a.set())).Load())
 	if s != gin.OK {
 		a.fail(s, FaultAnswer, rank, int64(e), 0)
 	}

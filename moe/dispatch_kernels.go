@@ -63,38 +63,46 @@ func LLSend(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
 	}
-	warp, warps := t.Block()*t.Warps()+t.Warp(), t.Blocks()*t.Warps()
-	for box := warp; box < a.farBoxes(); box += warps {
-		rank, _ := a.place(box)
-		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) && !a.Missing.has(rank) {
-			a.sendCount(t, box, 0) // none is told too
-		}
-	}
 	for token := t.Block(); token < a.tokens(); token += t.Blocks() {
-		at := (uint64(a.set())*uint64(a.MaxTokens) + uint64(token)) * a.msg()
-		msg := a.Stage.Base.Byte(at)
+		msg := a.Stage.Base.Byte(a.staged(token))
 		if t.Index() == 0 {
 			gpu.Cast[Header](msg).Store(Header{Token: uint32(token), Op: uint32(a.op())})
 		}
 		for k := t.Index(); k < a.TopK; k += t.Threads() {
 			gpu.Cast[uint16](msg.Byte(headerBytes)).At(int(k)).Store(uint16(a.expert(token, k)))
 		}
-		if x := a.X.Byte(uint64(token) * a.row()); a.Format == int32(BF16) {
+		if x := a.X.Byte(uint64(token) * a.row()); a.Format != int32(BF16) {
+			q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
+			q.quantise(t, msg.Byte(uint64(a.Head)), x, t.Warp(), t.Warps())
+		} else if !a.near() { // who is stored to gets the row as it is
 			share := (a.row()/uint64(t.Warps()) + 63) &^ 63 // CopyBlock would need more registers than there are
 			from := min(uint64(t.Warp())*share, a.row())
 			gpu.CopyWarp(t, msg.Byte(uint64(a.Head)+from), x.Byte(from), min(share, a.row()-from))
-		} else {
-			q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
-			q.quantise(t, msg.Byte(uint64(a.Head)), x, t.Warp(), t.Warps())
 		}
 		t.SyncBlock()
 		for k := t.Warp(); k < a.TopK; k += t.Warps() {
 			if box := a.goes(token, k); box >= 0 {
-				a.sendMessage(t, box, a.take(t, box, token*a.TopK+k), at)
+				a.sendMessage(t, box, a.take(t, box, token*a.TopK+k), token)
 			}
 		}
 	}
+	// Who gets none is told too, by blocks without tokens where there are any.
+	warps := t.Blocks() * t.Warps()
+	for box := warps - 1 - t.Block()*t.Warps() - t.Warp(); box < a.farBoxes(); box += warps {
+		rank, _ := a.place(box)
+		if a.Total.At(int(box)).Load() == 0 && a.first(rank) < a.first(rank+1) && !a.Missing.has(rank) {
+			a.sendCount(t, box, 0)
+		}
+	}
 }
+
+// staged is where a token's message lies in the staging window.
+func (a *LL) staged(token int32) uint64 {
+	return (uint64(a.set())*uint64(a.MaxTokens) + uint64(token)) * a.msg()
+}
+
+// near says whether all ranks are stored to.
+func (a *LL) near() bool { return a.NoLSA == 0 && a.DC.LSASize == a.DC.Ranks }
 
 // take is the slot that the message of selection i gets in its box: the next one, or, if their order matters, as many as
 // earlier selections put there.
@@ -117,17 +125,24 @@ func (a *LL) take(t gpu.Thread, box, i int32) uint32 {
 	return gpu.ShflIdx(t, n, 0)
 }
 
-// sendMessage sends what is at an offset of the staging window as number n of a box.
-func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, at uint64) {
+// sendMessage sends a token as number n of a box.
+func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, token int32) {
 	if n >= uint32(a.BoxCap) {
 		return
 	}
 	rank, local := a.place(box)
 	c := gin.Open(&a.DC, a.context(local))
-	to := a.slot(local, a.DC.Rank, int32(n))
-	var s gin.Status
+	to, at := a.slot(local, a.DC.Rank, int32(n)), a.staged(token)
+	s := gin.OK
 	if p := a.lsa(rank); p >= 0 {
-		s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, a.Stage.Base.Byte(at), a.msg())
+		size := a.msg()
+		if a.Format == int32(BF16) {
+			s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to+uint64(a.Head), a.X.Byte(uint64(token)*a.row()), a.row())
+			size = uint64(a.Head)
+		}
+		if q := c.LSAPut(gin.ByWarp(t), p, a.Recv, to, a.Stage.Base.Byte(at), size); q != gin.OK {
+			s = q
+		}
 		t.SyncWarp() // lane 0 releases, to who sends the count, what each lane has stored
 	} else {
 		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Recv, to, a.Stage, at, a.msg(), gin.None())

@@ -20,13 +20,14 @@ import (
 // is taken after Wait or Check. No kernel waits for a host: how many rows have come is known to the device, and to the host
 // after Wait. Graphs may record the calls: see the package's comment. A layout is then what each replay makes anew.
 type HTBuffer struct {
-	comm *doorbell.Comm
-	opt  HTOptions
-	lay  htLayout
-	dc   *doorbell.DevComm
-	win  *doorbell.Window
-	own  *doorbell.Buffer // layouts, tables
-	host *doorbell.Buffer // two results, in memory of the host
+	comm  *doorbell.Comm
+	opt   HTOptions
+	asked HTOptions // opt before what was left open was filled in
+	lay   htLayout
+	dc    *doorbell.DevComm
+	win   *doorbell.Window
+	own   *doorbell.Buffer // layouts, tables
+	host  *doorbell.Buffer // two results, in memory of the host
 
 	stream     *doorbell.Stream // that operations may still be on
 	layouts    []*HTReceived    // of dispatch n at n % Layouts
@@ -42,11 +43,11 @@ type HTBuffer struct {
 // NewHT makes a rank's part. Collective: all ranks give the same options. Memory is refused before it is taken: the
 // error wraps doorbell.ErrOutOfMemory and says what is needed and what there is.
 func NewHT(ctx context.Context, c *doorbell.Comm, o HTOptions) (*HTBuffer, error) {
-	o.fill(c.Size(), c.Info().Device)
+	h := &HTBuffer{comm: c, asked: o, ranks: c.Members()}
+	o = h.filled()
 	if err := agree(ctx, c, o, o.Validate()); err != nil {
 		return nil, err
 	}
-	h := &HTBuffer{comm: c, opt: o}
 	h.begin()
 	if err := h.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), h.Close())

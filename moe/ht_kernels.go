@@ -221,7 +221,12 @@ func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
-	s := c.WaitSignal(gin.ByThread(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
+	s, all := gin.OK, gin.FromTeam(gin.World(&a.DC))
+	if rank/a.Node == a.node() {
+		s = c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
+	} else {
+		s = c.WaitSignal(gin.ByThread(t), id, least, 64, all)
+	}
 	if s != gin.OK {
 		a.fail(s, FaultWait, rank, 0, 0)
 	}

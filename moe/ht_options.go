@@ -25,7 +25,8 @@ type HTOptions struct {
 	NoLSA bool
 	// Format is what tokens are sent in.
 	Format Format
-	// Channels is how many parts a rank's tokens are cut into, each with warps and rings of its own; 0: 2, of a GPU 64.
+	// Channels is how many parts a rank's tokens are cut into, each with warps and rings of its own; 0: 2, and on a GPU as many as the
+	// rank's share of it has room for (a block of 8 warps for each multiprocessor), 1024 at most.
 	Channels int
 	// Ring is how many messages there is room for from one rank to one node in a channel; 0: for all, so that no sender waits
 	// for room (fixed slots). The memory for rows of other nodes grows with it.
@@ -39,17 +40,28 @@ type HTOptions struct {
 // maxChannels is as many as warps that can be resident on a large GPU, two for each.
 const maxChannels = 1024
 
-func (o *HTOptions) fill(ranks int, device string) {
+// softChannels and gpuWarps are how many channels there are of a soft device, and warps of channels on a multiprocessor.
+const (
+	softChannels = 2
+	gpuWarps     = 8
+)
+
+// channelsOf is how many channels a rank has room for.
+func channelsOf(c *doorbell.Comm, nodes int) int {
+	if c.Info().Device == "soft" {
+		return softChannels
+	}
+	return min(max(c.Warps()/64, 1)*gpuWarps/min(nodes, 2), maxChannels)
+}
+
+// fill fills in what was left open; channels is how many there is room for.
+func (o *HTOptions) fill(ranks, channels int) {
 	o.Layouts, o.Align = max(o.Layouts, 1), max(o.Align, 1)
 	if o.MaxRows == 0 {
 		o.MaxRows = ranks * o.MaxTokens
 	}
 	if o.Channels == 0 {
-		o.Channels = 2
-		if device != "soft" {
-			o.Channels = 64
-		}
-		o.Channels = max(min(o.Channels, o.MaxTokens), 1)
+		o.Channels = max(min(channels, o.MaxTokens), 1)
 	}
 	if o.Ring == 0 {
 		o.Ring = max(o.perChannel(), 2)
@@ -175,7 +187,8 @@ func (o HTOptions) sizes(lsaSize int) htLayout {
 	return o.layout(lsaSize, lsaSize)
 }
 
-// MemoryBytes is what the form takes of each rank's memory, exactly. With defaults filled in, G ranks of a node, N nodes:
+// MemoryBytes is what the form takes of each rank's memory, exactly, or where the library chooses the channels of a GPU, with as
+// many as there may be. With defaults filled in, G ranks of a node, N nodes:
 //
 //	info = 16 + 8*topK rounded up to 16
 //	MaxRows * (row + info + 2*hidden + 4*topK)                          rows, what is known of each, outputs, their weights
@@ -183,7 +196,11 @@ func (o HTOptions) sizes(lsaSize int) htLayout {
 //	+ layouts * 4 * (MaxTokens*ranks + channels*N*perChannel*G)         perChannel = ceil(MaxTokens/channels)
 //	+ channels * 2 * row + Needs.MemoryBytes + small tables
 func (o HTOptions) MemoryBytes(ranks, lsaSize int, device string) int {
-	o.fill(ranks, device)
+	channels := softChannels
+	if device != "soft" {
+		channels = maxChannels
+	}
+	o.fill(ranks, channels)
 	l := o.layout(ranks, lsaSize)
 	return l.window + l.own + resultBytes + o.needs(&l).MemoryBytes(ranks, lsaSize)
 }

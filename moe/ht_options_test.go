@@ -22,7 +22,7 @@ func TestHTLayoutIsDisjoint(t *testing.T) {
 			NoLSA: rapid.Bool().Draw(t, "no lsa"), Format: Format(rapid.IntRange(0, 3).Draw(t, "format")),
 			Channels: rapid.IntRange(0, 40).Draw(t, "channels"), Ring: rapid.SampledFrom([]int{0, 2, 17}).Draw(t, "ring"),
 		}
-		o.fill(ranks, "soft")
+		o.fill(ranks, softChannels)
 		l := o.layout(ranks, perNode)
 		if l.node*l.nodes != ranks || l.channelRows*o.Channels < o.MaxTokens {
 			t.Fatalf("%d nodes of %d, %d channels of %d tokens", l.nodes, l.node, o.Channels, l.channelRows)

@@ -179,6 +179,23 @@ func (a *LL) lsa(rank int32) int32 {
 	return gin.LSARank(&a.DC, rank)
 }
 
+// raised is the value of a signal of this rank that one rank alone raises.
+func (a *LL) raised(c *gin.Context, id, by int32) uint64 {
+	if a.lsa(by) >= 0 {
+		return c.ReadLSASignal(id)
+	}
+	return c.ReadSignal(id)
+}
+
+// awaitRaised waits for a signal of this rank that one rank alone raises. A thread calls it.
+func (a *LL) awaitRaised(t gpu.Thread, c *gin.Context, id, by int32, least uint64) gin.Status {
+	all := gin.FromTeam(gin.World(&a.DC)) // who has lost a rank sends nothing more
+	if a.lsa(by) >= 0 {
+		return c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
+	}
+	return c.WaitSignal(gin.ByThread(t), id, least, 64, all)
+}
+
 // refuse and fail are Faults'.
 func (a *LL) refuse(what uint32, x, y int64) { a.Faults.refuse(a.op(), what, a.DC.Rank, x, y) }
 func (a *LL) fail(s gin.Status, what uint32, rank int32, x, y int64) {

@@ -9,7 +9,8 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// LLReceive waits for what each rank sent to each local expert, a block each, and packs the rows of an expert together.
+// LLReceive waits for what each rank sent to each local expert, and packs the rows of an expert together. Each warp of a block
+// waits for another rank or expert, and then all of them share the rows.
 //
 //gpu:kernel warps=8
 func LLReceive(t gpu.Thread, a LL) {
@@ -20,60 +21,122 @@ func LLReceive(t gpu.Thread, a LL) {
 	if a.Deterministic != 0 {
 		for local := t.Block(); local < locals; local += t.Blocks() {
 			for src := range a.DC.Ranks {
-				a.receive(t, local, src) // one block alone: the rows are in this order
+				a.receive(t, local*a.DC.Ranks+src, 0, 1) // one block alone: the rows are in this order
 			}
 		}
 		return
 	}
-	for i := t.Block(); i < locals*a.DC.Ranks; i += t.Blocks() {
-		// Nearest ranks first, and not all wait for rank 0.
-		a.receive(t, i/a.DC.Ranks, (a.DC.Rank+i)%a.DC.Ranks)
+	for i, end := t.Block(), locals*a.DC.Ranks; i < end; i += t.Blocks() * t.Warps() {
+		a.receive(t, i, t.Blocks(), min(t.Warps(), (end-i+t.Blocks()-1)/t.Blocks()))
 	}
 }
 
-// receive packs what a rank sent to a local expert behind what is there of the expert's: the block's first warp waits for it,
-// all of them copy rows.
-func (a *LL) receive(t gpu.Thread, local, src int32) {
-	e := a.first(a.DC.Rank) + local
-	box := local
+// from is a local expert and a rank, number i of all pairs: nearest ranks first, so that not all wait for rank 0.
+func (a *LL) from(i int32) (local, src int32) {
+	if local, src = i/a.DC.Ranks, i%a.DC.Ranks; a.Deterministic == 0 {
+		src = (src + a.DC.Rank) % a.DC.Ranks
+	}
+	return local, src
+}
+
+// receive packs what came of n pairs, step apart, behind what is there of their experts'.
+func (a *LL) receive(t gpu.Thread, first, step, n int32) {
+	if t.Warp() < n {
+		a.arrive(t, first+t.Warp()*step)
+	}
+	t.SyncBlock()
+	pairs, rows := found.Of(t), int32(0)
+	for w := range n {
+		rows += int32(pairs[w].rows)
+	}
+	s := shares{parts: max(1, t.Warps()/max(rows, 1))}
+	for w := range n {
+		a.pack(t, first+w*step, pairs[w], &s)
+	}
+	t.SyncBlock() // before there are others
+}
+
+// arrival is what came of a rank for a local expert, and where its rows begin among the expert's.
+type arrival struct{ messages, rows, begin uint32 }
+
+// found is what a block's warps have found, of which it has 32 at most.
+var found gpu.Shared[[32]arrival]
+
+// shares deals parts of rows out to a block's warps in turn: where there are few rows, several warps share each.
+type shares struct{ next, parts int32 }
+
+// take says whether the next part is the calling warp's.
+func (s *shares) take(t gpu.Thread) bool {
+	mine := s.next == t.Warp()
+	if s.next++; s.next == t.Warps() {
+		s.next = 0
+	}
+	return mine
+}
+
+// part is where part i of so many bytes begins, and its size.
+func (s *shares) part(i int32, bytes uint64) (from, n uint64) {
+	share := (bytes/uint64(s.parts) + 15) &^ 15
+	from = min(uint64(i)*share, bytes)
+	if i == s.parts-1 {
+		return from, bytes - from
+	}
+	return from, min(share, bytes-from)
+}
+
+// arrive waits for a pair. A warp calls it.
+func (a *LL) arrive(t gpu.Thread, i int32) {
+	local, src := a.from(i)
+	e, box := a.first(a.DC.Rank)+local, local
 	if a.PerRank != 0 {
 		box = 0
 	}
-	messages, rows, begin := uint32(0), uint32(0), uint32(0)
-	if t.Warp() == 0 {
-		if !a.Missing.has(src) {
-			messages = a.awaitCount(t, box, src, e)
-		}
-		if rows = messages; a.PerRank != 0 {
-			rows = a.rowsOf(t, src, e, messages)
-		}
-		if t.Lane() == 0 {
-			begin = gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
-			a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
-			a.took(local, rows)
-		}
+	messages := uint32(0)
+	if !a.Missing.has(src) {
+		messages = a.awaitCount(t, box, src, e)
 	}
-	told := fromFirst(t, gpu.U32x4{messages, rows, begin})
-	messages, rows, begin = told[0], told[1], told[2]
-	to, row := int(local*a.DC.Ranks)*int(a.Cap)+int(begin), uint32(0)
+	rows := messages
+	if a.PerRank != 0 {
+		rows = a.rowsOf(t, src, e, messages)
+	}
+	if t.Lane() == 0 {
+		begin := gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
+		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
+		a.took(local, rows)
+		found.Of(t)[t.Warp()] = arrival{messages, rows, begin}
+	}
+}
+
+// pack copies a pair's rows. All warps of a block call it.
+func (a *LL) pack(t gpu.Thread, i int32, came arrival, s *shares) {
+	local, src := a.from(i)
+	e, box := a.first(a.DC.Rank)+local, local
+	if a.PerRank != 0 {
+		box = 0
+	}
+	to, row := int(local*a.DC.Ranks)*int(a.Cap)+int(came.begin), uint32(0)
 	first := a.Recv.Base.Byte(a.slot(box, src, 0))
-	for j := range messages {
-		msg := first.Byte(uint64(j) * a.msg())
-		times := int32(1)
+	for j := range came.messages {
+		msg, times := first.Byte(uint64(j)*a.msg()), int32(1)
 		if a.PerRank != 0 {
 			times = a.names(msg, e)
 		}
-		for i := int32(0); i < times && row < rows; i++ {
-			if int32(row)%t.Warps() == t.Warp() {
-				if f := a.info(t, local, src, int32(j), i, e, msg); t.Lane() == 0 {
-					a.Infos.At(to + int(row)).Store(f)
+		for i := int32(0); i < times && row < came.rows; i++ {
+			for part := range s.parts {
+				if !s.take(t) {
+					continue
 				}
-				gpu.CopyWarp(t, a.Rows.Byte(uint64(to+int(row))*a.payload()), msg.Byte(uint64(a.Head)), a.payload())
+				if part == 0 {
+					if f := a.info(t, local, src, int32(j), i, e, msg); t.Lane() == 0 {
+						a.Infos.At(to + int(row)).Store(f)
+					}
+				}
+				at, n := s.part(part, a.payload())
+				gpu.CopyWarp(t, a.Rows.Byte(uint64(to+int(row))*a.payload()+at), msg.Byte(uint64(a.Head)+at), n)
 			}
 			row++
 		}
 	}
-	t.SyncWarp()
 }
 
 // rowsOf is how many rows an expert gets of a rank's messages to all experts here.
@@ -100,10 +163,10 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 			c.SetTimeout(0)
 		}
 		since := a.clock(t)
-		now, s := c.ReadSignal(id), gin.OK
+		now, s := a.raised(&c, id, src), gin.OK
 		if now == from { // a look may cross PCIe: what is there already takes one
-			if s = c.WaitSignal(gin.ByThread(t), id, from+1, 64, gin.FromTeam(gin.World(&a.DC))); s == gin.OK {
-				now = c.ReadSignal(id)
+			if s = a.awaitRaised(t, &c, id, src, from+1); s == gin.OK {
+				now = a.raised(&c, id, src)
 			}
 		}
 		a.waited(t, src, since)

@@ -80,9 +80,19 @@ func (h *HTBuffer) recover(ctx context.Context) error {
 
 // begin makes the state of a buffer that nothing was queued on.
 func (h *HTBuffer) begin() {
-	h.ranks = h.comm.Members()
+	h.ranks, h.opt = h.comm.Members(), h.filled()
 	h.lay = h.opt.layout(h.comm.Size(), h.nodeSize())
 	h.stream, h.layouts, h.dispatches, h.tape, h.broken = nil, make([]*HTReceived, h.opt.Layouts), 0, nil, nil
+}
+
+// filled is the options that were asked for, with what they left open as it is best for the nodes that there are now.
+func (h *HTBuffer) filled() HTOptions {
+	o, nodes := h.asked, h.comm.Size()/h.nodeSize()
+	if o.NoLSA {
+		nodes = h.comm.Size()
+	}
+	o.fill(h.comm.Size(), channelsOf(h.comm, nodes))
+	return o
 }
 
 // nodeSize is how many ranks are passed on to by one of them.
