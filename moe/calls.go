@@ -113,7 +113,7 @@ func (b *Buffer) args(r *Received) LL {
 		a.Missing.Ranks = word(l.missing)
 	}
 	if b.measure {
-		a.Waited, a.Taken, a.Traffic = gpu.Cast[uint64](b.table(l.waited)), gpu.Cast[uint64](b.table(l.taken)), gpu.Cast[Traffic](b.table(l.traffic))
+		a.Meter = l.meter.on(b.table(0))
 	}
 	a.NoLSA, a.Deterministic, a.PerRank = flag(o.NoLSA), flag(o.Deterministic), flag(o.PerRank)
 	return a

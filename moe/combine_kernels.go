@@ -106,7 +106,7 @@ func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), dst, gin.StrongInc(id))
 	}
 	if a.sent(t, s, dst, local) {
-		a.note(t, p, rows, a.row())
+		a.Meter.note(t, p, rows, a.row(), 1)
 	}
 }
 
@@ -143,14 +143,14 @@ func (a *LL) awaitRanks(t gpu.Thread) {
 		if e == end || a.Missing.has(rank) {
 			continue
 		}
-		if a.Waited.IsNil() {
+		if !a.Meter.on() {
 			end = e + 1
 		}
-		since := a.clock(t)
+		since := a.Meter.clock(t)
 		for e < end && a.answered(t, e) {
 			e++
 		}
-		a.waited(t, rank, since)
+		a.Meter.waited(t, rank, since)
 	}
 }
 

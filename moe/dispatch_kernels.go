@@ -176,6 +176,6 @@ func (a *LL) sendCount(t gpu.Thread, box int32, n uint32) {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongAdd(id, uint64(n)+1))
 	}
 	if a.sent(t, s, rank, local) {
-		a.note(t, p, n, a.msg())
+		a.Meter.note(t, p, n, a.msg(), 1)
 	}
 }

@@ -32,12 +32,14 @@ type HTBuffer struct {
 	stream     *doorbell.Stream // that operations may still be on
 	layouts    []*HTReceived    // of dispatch n at n % Layouts
 	dispatches uint64           // that made a layout, or do so in a graph
+	newest     *HTReceived      // whose rows came last
 	tape       *htTape          // of the graph that was recorded last
 	broken     error            // why no further operation can be right
 
-	ranks  []int // that take part
-	life   int   // how often it was recovered
-	closed bool
+	ranks   []int // that take part
+	life    int   // how often it was recovered
+	measure bool
+	closed  bool
 }
 
 // NewHT makes a rank's part. Collective: all ranks give the same options. Memory is refused before it is taken: the

@@ -24,7 +24,7 @@ func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) 
 	h.dispatches++
 	h.keep(st, r)
 	a := h.args(r)
-	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.move(st, a))
+	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.move(st, r, a))
 }
 
 // DispatchAgain sends other rows of the same tokens to the same places: what was chosen and weighed is not looked at
@@ -37,11 +37,16 @@ func (h *HTBuffer) DispatchAgain(st *doorbell.Stream, r *HTReceived, x gpu.Ptr[b
 	r.tokens.X = x
 	a := h.args(r)
 	a.Again = 1
-	return h.queue(st, h.move(st, a))
+	return h.queue(st, h.move(st, r, a))
 }
 
 // move launches what brings rows to places that HTLayout has found or, again, that are known.
-func (h *HTBuffer) move(st *doorbell.Stream, a HT) error {
+func (h *HTBuffer) move(st *doorbell.Stream, r *HTReceived, a HT) error {
+	if t := h.record(st); t != nil {
+		t.newest = r
+	} else {
+		h.newest = r
+	}
 	return errors.Join(doorbell.Launch(st, HTTellKernel, doorbell.Grid{Blocks: 1, Warps: h.warps()}, a),
 		doorbell.Launch(st, HTDispatchKernel, h.opt.grid(&h.lay), a))
 }
@@ -84,10 +89,11 @@ func (h *HTBuffer) queue(st *doorbell.Stream, launched ...error) error {
 	return err
 }
 
-// htTape is the layouts that a graph makes.
+// htTape is the layouts that a graph makes, and whose rows it brings last.
 type htTape struct {
 	graph   *doorbell.Graph
 	layouts []*HTReceived
+	newest  *HTReceived
 }
 
 // record is the tape of a stream that records, nil for one that queues.
@@ -103,6 +109,7 @@ func (h *HTBuffer) record(st *doorbell.Stream) *htTape {
 			for _, r := range t.layouts {
 				h.layouts[r.slot()] = r
 			}
+			h.newest = cmp.Or(t.newest, h.newest)
 		})
 		h.tape = t
 	}
@@ -136,7 +143,7 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 	a := HT{
 		DC: h.dc.Device(), Win: h.win.Device(), X: x.X, Idx: x.Experts, Weights: x.Weights, Count: x.Count,
 		Plan: r.plan(), Place: i32(r.layout(l.place)), Base: i32(r.layout(l.base)), Routes: i32(r.layout(l.routes)),
-		Routed: i32(r.layout(l.routed)), ExpertRows: r.ExpertRows(),
+		Routed: i32(r.layout(l.routed)), Selections: i32(r.layout(l.selections)), ExpertRows: r.ExpertRows(),
 		State: gpu.Cast[HTState](own(l.state)), Ways: gpu.Cast[HTWay](own(l.ways)), Mine: i32(own(l.mine)),
 		Chosen: i32(own(l.experts)), Scratch: own(l.scratch),
 		Faults: Faults{Failed: gpu.Cast[uint32](own(l.failed)), Told: gpu.Cast[uint32](own(l.told)), Results: gpu.Cast[Result](h.host.Ptr())},
@@ -151,6 +158,9 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 	}
 	if len(h.ranks) < l.ranks {
 		a.Missing.Ranks = gpu.Cast[uint32](own(l.missing))
+	}
+	if h.measure {
+		a.Meter = l.meter.on(own(0))
 	}
 	return a
 }

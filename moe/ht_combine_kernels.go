@@ -41,6 +41,11 @@ func HTCombine(t gpu.Thread, a HT) {
 	} else {
 		a.giveBack(t, channel)
 	}
+	bytes := a.row()
+	if role > 0 || !a.YWeights.IsNil() {
+		bytes += uint64(4 * a.TopK)
+	}
+	a.tally(t, channel, role, bytes)
 	// Who writes outputs again knows by this that they were read.
 	a.signalNode(t, a.read(a.DC.Rank))
 	if channel == 0 && role == 0 {

@@ -22,6 +22,7 @@ func HTDispatch(t gpu.Thread, a HT) {
 	} else {
 		a.forward(t, channel)
 	}
+	a.tally(t, channel, role, uint64(a.Payload+a.InfoBytes))
 	if channel != 0 || role != 0 {
 		return
 	}

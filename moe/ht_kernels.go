@@ -68,6 +68,7 @@ type HT struct {
 	Base       gpu.Ptr[int32] // [rank]: where this rank's rows begin there
 	Routes     gpu.Ptr[int32] // [channel][node][message][rank of this node]: row of what came from that node
 	Routed     gpu.Ptr[int32] // [channel][node]: how many messages those are
+	Selections gpu.Ptr[int32] // [local], none of a layout that was refused
 	ExpertRows gpu.Ptr[int32] // [local]: selections, rounded up
 
 	State   gpu.Ptr[HTState]
@@ -77,6 +78,7 @@ type HT struct {
 	Scratch gpu.Ptr[byte]  // [warp] a payload
 	Faults  Faults
 	Missing Missing // then Node is 1
+	Meter   Meter
 
 	RowsAt, InfosAt     uint64 // [row] payloads; infos
 	OutsAt, OutWeightAt uint64 // [row] rows; [row][k]
@@ -212,6 +214,7 @@ func (a *HT) signalNode(t gpu.Thread, id int32) {
 			a.fail(s, FaultSend, rank, 0, 0)
 		}
 	}
+	a.Meter.note(t, 0, 0, 0, uint32(a.Node))
 }
 
 // await waits for a signal of context 0 that a rank raises. As all waits, it ends when any rank is lost: who has lost one
@@ -221,12 +224,14 @@ func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
+	since := a.Meter.clock(t)
 	s, all := gin.OK, gin.FromTeam(gin.World(&a.DC))
 	if rank/a.Node == a.node() {
 		s = c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
 	} else {
 		s = c.WaitSignal(gin.ByThread(t), id, least, 64, all)
 	}
+	a.Meter.waited(t, rank, since)
 	if s != gin.OK {
 		a.fail(s, FaultWait, rank, 0, 0)
 	}

@@ -131,6 +131,9 @@ func HTTell(t gpu.Thread, a HT) {
 	if a.Again == 0 {
 		a.plan(t, op)
 	}
+	if a.Meter.on() {
+		a.takeRows(t)
+	}
 	if t.Index() == 0 {
 		a.State.Raw().Known = t.Clock()
 	}
@@ -160,8 +163,9 @@ func (a *HT) tell(t gpu.Thread, op uint64, rank int32) {
 	}
 	to := a.countsAt(a.InAt, op, a.DC.Rank)
 	var s gin.Status
+	p := int32(-1)
 	if rank/a.Node == a.node() {
-		p := gin.LSARank(&a.DC, rank)
+		p = gin.LSARank(&a.DC, rank)
 		t.SyncWarp()
 		s = c.LSAPut(gin.ByWarp(t), p, a.Win, to, a.Win.Base.Byte(at), bytes)
 		if q := c.LSASignal(gin.ByWarp(t), p, a.told(a.DC.Rank), 1); s == gin.OK {
@@ -170,6 +174,7 @@ func (a *HT) tell(t gpu.Thread, op uint64, rank int32) {
 	} else {
 		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Win, to, a.Win, at, bytes, gin.StrongInc(a.told(a.DC.Rank)))
 	}
+	a.Meter.note(t, p, uint32(1-a.Again), bytes, 1)
 	if s != gin.OK && t.Lane() == 0 {
 		a.fail(s, FaultSend, rank, 0, 0)
 	}
@@ -222,6 +227,10 @@ func (a *HT) plan(t gpu.Thread, op uint64) {
 			n += a.toldOf(op, src, a.DC.Ranks+a.Channels+e, a.MaxTokens*a.TopK)
 		}
 		a.ExpertRows.At(int(e)).Store((n + a.Align - 1) / a.Align * a.Align)
+		if refused {
+			n = 0
+		}
+		a.Selections.At(int(e)).Store(n)
 	}
 }
 

@@ -107,7 +107,9 @@ type htLayout struct {
 	rows, infos, outs, outWeights, rings, stage, countsIn, countsOut, window int
 	// Offsets in what is of this rank alone; those of a layout from its beginning.
 	failed, told, state, ways, mine, experts, missing, scratch, layouts, own int
-	place, base, routes, routed, expertRows, layoutBytes                     int
+	place, base, routes, routed, selections, expertRows, layoutBytes         int
+
+	meter meterTables
 }
 
 func (o *HTOptions) layout(ranks, lsa int) htLayout {
@@ -138,10 +140,11 @@ func (o *HTOptions) layout(ranks, lsa int) htLayout {
 	take(p, htPlanBytes)
 	l.place, l.base = take(p, 4*o.MaxTokens*ranks), take(p, 4*ranks)
 	l.routes, l.routed = take(p, 4*ways*l.channelRows*l.node), take(p, 4*ways)
-	l.expertRows = take(p, 4*l.locals)
+	l.selections, l.expertRows = take(p, 4*l.locals), take(p, 4*l.locals)
 	w = &l.own
 	l.failed, l.told, l.state, l.ways = take(w, 4), take(w, 8), take(w, 64), take(w, 64*ways)
 	l.mine, l.experts, l.missing = take(w, 4*(ranks+ways)), take(w, 4*o.Experts), take(w, 4*ranks)
+	l.meter = newMeterTables(func(bytes int) int { return take(w, bytes) }, ranks, l.locals)
 	l.scratch, l.layouts = take(w, 2*o.Channels*l.payload), take(w, o.Layouts*l.layoutBytes)
 	return l
 }

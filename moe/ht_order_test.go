@@ -132,7 +132,7 @@ var htExperts = gpu.NewKernel("htExperts", func(t gpu.Thread, a htExpertsArgs) {
 }, "")
 
 // A graph of two dispatches, the second with the layout of the first, and their combines, replayed with other tokens and
-// other numbers of them each time, brings what calls bring; and calls between its replays do too.
+// other numbers of them each time, brings what calls bring, and counts it; and calls between its replays do too.
 func TestHTGraph(t *testing.T) {
 	const ranks, tokens, hidden, topk, experts, replays = 4, 9, 24, 3, 10, 60
 	for _, perNode := range []int{2, 4} {
@@ -179,6 +179,8 @@ func (w *htWorld) replay(r int, all []*htSolved, tokens int) error {
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return err
 	}
+	h.Measure(true)
+	counted := newHTCounted(w)[r]
 	var got *moe.HTReceived
 	g, err := c.Graph(func(st *doorbell.Stream) (err error) {
 		for i := range y {
@@ -213,7 +215,8 @@ func (w *htWorld) replay(r int, all []*htSolved, tokens int) error {
 			if err != nil {
 				return err
 			}
-			if err := errors.Join(one.dispatch(), one.combine()); err != nil {
+			counted.add(s.p, w, r, 1, true)
+			if err := errors.Join(one.dispatch(), one.combine(), counted.compare(h)); err != nil {
 				return err
 			}
 			continue
@@ -224,6 +227,10 @@ func (w *htWorld) replay(r int, all []*htSolved, tokens int) error {
 		}
 		if err := h.Wait(context.Background(), st); err != nil {
 			return fmt.Errorf("replay %d: %w", n, err)
+		}
+		counted.add(s.p, w, r, 2, true)
+		if err := counted.compare(h); err != nil {
+			return fmt.Errorf("rank %d, replay %d: %w", r, n, err)
 		}
 		for i := range y {
 			sums, err1 := values(c, y[i], len(s.y[r]))

@@ -17,7 +17,8 @@ import (
 
 // Over any network that keeps its contract, for any routing and size of rings, each token comes once to each of its ranks,
 // in order and with nothing written beside it; again with a known layout it is the same; sums are the reference's, bit for
-// bit; and when all is done no message is left, none was put too many, and no signal was raised too often.
+// bit; when all is done no message is left, none was put too many, and no signal was raised too often; and what was counted
+// is what the routing says.
 func TestHTProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(1, 6).Draw(rt, "ranks")
@@ -35,7 +36,7 @@ func TestHTProperty(t *testing.T) {
 		}
 		w := newHT(t, ranks, on, o)
 		defer w.close()
-		put := uint64(0)
+		put, counted := uint64(0), newHTCounted(w)
 		for iter := range rapid.IntRange(1, 3).Draw(rt, "iterations") {
 			ro := routing.Options{Seed: rapid.Uint64().Draw(rt, "seed"), Ranks: ranks, Experts: experts, TopK: o.TopK, Tokens: o.MaxTokens,
 				Pattern:     rapid.SampledFrom([]routing.Pattern{{}, {Kind: routing.Zipf, S: 1.2}, {Kind: routing.HotExpert, Share: 1}, {Kind: routing.HotRank, Share: 0.5}}).Draw(rt, "pattern"),
@@ -58,8 +59,17 @@ func TestHTProperty(t *testing.T) {
 				rt.Fatal(err)
 			}
 			again := rapid.IntRange(0, 1).Draw(rt, "again")
+			for r, on := range rapid.SliceOfN(rapid.Bool(), ranks, ranks).Draw(rt, "measured") {
+				w.bufs[r].Measure(on)
+				counted[r].add(p, w, r, uint64(again+1), on)
+			}
 			if err := w.check(s, again); err != nil {
 				rt.Fatalf("%v: %v", ro, err)
+			}
+			for r, c := range counted {
+				if err := c.compare(w.bufs[r]); err != nil {
+					rt.Fatalf("rank %d, %v: %v", r, ro, err)
+				}
 			}
 			for r := range ranks {
 				for n := range ranks / w.perNode {

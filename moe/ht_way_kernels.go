@@ -75,6 +75,7 @@ func (a *HT) put(t gpu.Thread, w *way) {
 		}
 		n.Put = end
 	}
+	a.Meter.note(t, -1, uint32(end-from), w.bytes, 1)
 	t.SyncWarp()
 }
 
@@ -92,8 +93,9 @@ func (a *HT) awaitWay(t gpu.Thread, w *way, id int32, least uint64) bool {
 	if a.Faults.failed() {
 		w.c.SetTimeout(0)
 	}
-	peer := a.peer(w.node)
+	peer, since := a.peer(w.node), a.Meter.clock(t)
 	s := w.c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
+	a.Meter.waited(t, peer, since)
 	if s != gin.OK && t.Lane() == 0 {
 		a.fail(s, FaultWait, peer, 0, 0)
 	}
@@ -107,8 +109,9 @@ const look = 50_000
 func (a *HT) glance(t gpu.Thread, w *way, id int32, least uint64, waited *uint64) bool {
 	c := gin.Open(&a.DC, w.channel%a.DC.Contexts)
 	c.SetTimeout(look)
-	peer := a.peer(w.node)
+	peer, since := a.peer(w.node), a.Meter.clock(t)
 	s := c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
+	a.Meter.waited(t, peer, since)
 	*waited += look
 	if s == gin.OK || s == gin.Timeout && *waited < a.DC.Timeout && !a.Faults.over(t) {
 		return true
@@ -165,6 +168,7 @@ func (a *HT) free(t gpu.Thread, w *way) {
 		}
 		n.Freed = end
 	}
+	a.Meter.note(t, -1, 0, 0, 1)
 	t.SyncWarp()
 }
 

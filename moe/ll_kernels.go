@@ -63,9 +63,7 @@ type LL struct {
 	Faults  Faults
 
 	Missing Missing
-	Waited  gpu.Ptr[uint64]  // [rank] ns that waits for it took; nil as the next two while nobody wants to know
-	Taken   gpu.Ptr[uint64]  // [local] rows received
-	Traffic gpu.Ptr[Traffic] // [2] what was sent by stores, and by the network
+	Meter   Meter
 
 	Tokens, MaxTokens, Cap int32
 	Hidden, TopK, Experts  int32

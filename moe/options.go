@@ -125,7 +125,8 @@ type layout struct {
 	outs          int // size of a turn's outputs: [local][rank*token] rows
 	infos         int // size of what is known of each packed row of a turn
 	// Offsets in the small tables.
-	number, now, failed, told, answers, total, next, done, counts, blocks, ends, missing, waited, taken, traffic, tables int
+	number, now, failed, told, answers, total, next, done, counts, blocks, ends, missing, tables int
+	meter                                                                                        meterTables
 }
 
 func (o *Options) layout(ranks int) layout {
@@ -154,7 +155,7 @@ func (o *Options) layout(ranks int) layout {
 	far := 4 * max(o.Experts, ranks)
 	l.total, l.next, l.done = take(far), take(far), take(far)
 	l.counts, l.blocks, l.ends = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(2*l.sets*8*l.boxes*ranks)
-	l.missing, l.waited, l.taken, l.traffic = take(4*ranks), take(8*ranks), take(8*l.locals), take(2*trafficBytes)
+	l.missing, l.meter = take(4*ranks), newMeterTables(take, ranks, l.locals)
 	return l
 }
 

@@ -102,7 +102,7 @@ func (a *LL) arrive(t gpu.Thread, i int32) {
 	if t.Lane() == 0 {
 		begin := gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
 		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
-		a.took(local, rows)
+		a.Meter.took(local, rows)
 		found.Of(t)[t.Warp()] = arrival{messages, rows, begin}
 	}
 }
@@ -169,7 +169,7 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 				now = a.raised(&c, id, src)
 			}
 		}
-		a.waited(t, src, since)
+		a.Meter.waited(t, src, since)
 		if s != gin.OK {
 			a.fail(s, FaultWait, src, int64(e), 0)
 		} else {

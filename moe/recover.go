@@ -82,7 +82,7 @@ func (h *HTBuffer) recover(ctx context.Context) error {
 func (h *HTBuffer) begin() {
 	h.ranks, h.opt = h.comm.Members(), h.filled()
 	h.lay = h.opt.layout(h.comm.Size(), h.nodeSize())
-	h.stream, h.layouts, h.dispatches, h.tape, h.broken = nil, make([]*HTReceived, h.opt.Layouts), 0, nil, nil
+	h.stream, h.layouts, h.dispatches, h.newest, h.tape, h.broken = nil, make([]*HTReceived, h.opt.Layouts), 0, nil, nil, nil
 }
 
 // filled is the options that were asked for, with what they left open as it is best for the nodes that there are now.

@@ -9,17 +9,20 @@ import (
 	"time"
 
 	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gpu"
 )
 
 // Stats is what a buffer's kernels have counted since the buffer was made or recovered, of operations queued while Measure
 // was on.
 type Stats struct {
-	Rows []uint64 // rows that each local expert received
+	Rows []uint64 // rows that each local expert received; of the high-throughput form selections that name it
 	Last []uint32 // those of the newest dispatch, whether or not it was counted
 	// Waited is how long this rank waited for each rank, by the device's clock: in a dispatch the sum over the local
-	// experts, whose waits go on at once; in a combine expert after expert. A rank that is slow shows by it.
+	// experts, whose waits go on at once; in a combine expert after expert; in the high-throughput form the sum over
+	// channels, and what another rank passes on is waited for as that one's. A rank that is slow shows by it.
 	Waited []time.Duration
-	// LSA is what this rank sent by stores, to itself too, and GIN what it sent by the network.
+	// LSA is what this rank sent by stores, to itself too, and GIN what it sent by the network. A combine of the
+	// high-throughput form reads rows where they lie: LSA has them at the rank that reads.
 	LSA, GIN Traffic
 }
 
@@ -29,26 +32,58 @@ func (b *Buffer) Measure(on bool) { b.measure = on }
 
 // Stats reads what was counted, when the stream is done.
 func (b *Buffer) Stats() (Stats, error) {
-	l, locals := &b.lay, b.LocalExperts()
-	s := Stats{Rows: make([]uint64, locals), Last: make([]uint32, locals), Waited: make([]time.Duration, l.ranks)}
-	if b.own == nil {
-		return s, fmt.Errorf("rank %d: stats: buffer: %w", b.comm.Rank(), doorbell.ErrClosed)
-	}
-	var ways [2]Traffic
-	err := errors.Join(b.read(l.taken, s.Rows), b.read(l.waited, s.Waited), b.read(l.traffic, &ways))
-	s.LSA, s.GIN = ways[0], ways[1]
+	l, last := &b.lay, -1
 	if n := b.queued.dispatches; n > 0 {
-		err = errors.Join(err, b.read(l.counts+4*l.locals*int((n-1)%uint64(l.turns)), s.Last))
+		last = l.counts + 4*l.locals*int((n-1)%uint64(l.turns))
 	}
-	return s, err
+	return l.meter.read(b.comm, b.own, b.at(0), last, b.LocalExperts())
 }
 
-// read fills in what a table has.
-func (b *Buffer) read(table int, into any) error {
-	buf := make([]byte, binary.Size(into))
-	err := b.own.Read(b.at(table), buf)
-	if err == nil {
-		_, err = binary.Decode(buf, binary.NativeEndian, into)
+// Measure is Buffer.Measure, with a few atomics for each channel and rank.
+func (h *HTBuffer) Measure(on bool) { h.measure = on }
+
+// Stats reads what was counted, when the stream is done.
+func (h *HTBuffer) Stats() (Stats, error) {
+	l, last := &h.lay, -1
+	if r := h.newest; r != nil {
+		last = l.layouts + r.slot()*l.layoutBytes + l.selections
 	}
-	return err
+	return l.meter.read(h.comm, h.own, 0, last, h.LocalExperts())
+}
+
+// meterTables are where a Meter's numbers begin among a buffer's small tables.
+type meterTables struct{ ranks, waited, taken, traffic int }
+
+func newMeterTables(take func(bytes int) (off int), ranks, locals int) meterTables {
+	return meterTables{ranks, take(8 * ranks), take(8 * locals), take(2 * trafficBytes)}
+}
+
+// on is a meter that counts there.
+func (m meterTables) on(tables gpu.Ptr[byte]) Meter {
+	at := func(off int) gpu.Ptr[byte] { return tables.Byte(uint64(off)) }
+	return Meter{gpu.Cast[uint64](at(m.waited)), gpu.Cast[uint64](at(m.taken)), gpu.Cast[Traffic](at(m.traffic))}
+}
+
+// read is the stats of so many experts from the tables at an offset of a buffer; last is where the newest dispatch's rows are,
+// -1: there was none.
+func (m meterTables) read(c *doorbell.Comm, own *doorbell.Buffer, tables, last, locals int) (Stats, error) {
+	s := Stats{Rows: make([]uint64, locals), Last: make([]uint32, locals), Waited: make([]time.Duration, m.ranks)}
+	if own == nil {
+		return s, fmt.Errorf("rank %d: stats: buffer: %w", c.Rank(), doorbell.ErrClosed)
+	}
+	var ways [2]Traffic
+	get := func(table int, into any) error {
+		buf := make([]byte, binary.Size(into))
+		err := own.Read(tables+table, buf)
+		if err == nil {
+			_, err = binary.Decode(buf, binary.NativeEndian, into)
+		}
+		return err
+	}
+	err := errors.Join(get(m.taken, s.Rows), get(m.waited, s.Waited), get(m.traffic, &ways))
+	s.LSA, s.GIN = ways[0], ways[1]
+	if last >= 0 {
+		err = errors.Join(err, get(last, s.Last))
+	}
+	return s, err
 }

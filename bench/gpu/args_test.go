@@ -29,7 +29,7 @@ func TestArguments(t *testing.T) {
 			reflect.TypeFor[kernels.AllToAllArgs](), reflect.TypeFor[kernels.PostArgs](), reflect.TypeFor[kernels.CopyArgs](), reflect.TypeFor[bulk.BulkCopyArgs](),
 		}},
 		"moe_args.cuh": {"moe", "doorbell::moe", constants(), []reflect.Type{
-			reflect.TypeFor[moe.Result](), reflect.TypeFor[moe.Faults](), reflect.TypeFor[moe.Missing](), reflect.TypeFor[moe.Traffic](),
+			reflect.TypeFor[moe.Result](), reflect.TypeFor[moe.Faults](), reflect.TypeFor[moe.Missing](), reflect.TypeFor[moe.Traffic](), reflect.TypeFor[moe.Meter](),
 			reflect.TypeFor[moe.Header](), reflect.TypeFor[moe.RowInfo](), reflect.TypeFor[moe.Block](), reflect.TypeFor[moe.LLTurn](), reflect.TypeFor[moe.LL](),
 			reflect.TypeFor[moe.HTInfo](), reflect.TypeFor[moe.HTPlan](), reflect.TypeFor[moe.HTState](), reflect.TypeFor[moe.HTWay](), reflect.TypeFor[moe.HT](),
 		}},
