@@ -14,7 +14,7 @@
 //
 // Under it, "//gpu:variant Hidden=7168 TopK=8" makes an entry more, in which those fields of the arguments are constants:
 // loops over them are unrolled, divisions by them cheap. Fields are integers or bools, of structs inside too (Inner.Field).
-// A launch takes the first variant whose values its arguments have, and the kernel itself else; a software device runs the
+// A warps=N at its end is the variant's own. A launch takes the first variant whose values its arguments have, and the kernel itself else; a software device runs the
 // Go function in any case. An integer field with the tag `gpu:"split"`, of a struct in the arguments, asks for two entries of
 // each kernel that takes it by a named type: the kernel's own and its variants' for 0, and one for 1. It has no other value. A
 // variant that comes out as its kernel is left out.

@@ -34,13 +34,11 @@ func (s *source) entries(r *reporter) []entry {
 	for _, m := range s.marks {
 		e := entry{name: m.name, fn: s.ssa.Func(m.name), warps: maxWarps}
 		if m.opts != "" {
-			text, ok := strings.CutPrefix(m.opts, "warps=")
-			n, err := strconv.Atoi(text)
-			if !ok || err != nil || n < 1 || n > maxWarps {
-				r.addAt(r.short(m.line), nil, "kernel option "+strconv.Quote(m.opts)+": accepted is warps=N, the most warps a block has, 1 to 32")
+			var err error
+			if e.warps, err = warpsOf(m.opts); err != nil {
+				r.addAt(r.short(m.line), nil, err.Error())
 				continue
 			}
-			e.warps = n
 		}
 		args := e.fn.Signature.Params().At(1).Type()
 		if why := fixedLayout(args, args.String()); why != "" {
@@ -59,6 +57,16 @@ func (s *source) entries(r *reporter) []entry {
 		all = append(all, s.variants(r, m, e)...)
 	}
 	return all
+}
+
+// warpsOf reads "warps=8".
+func warpsOf(text string) (int, error) {
+	number, ok := strings.CutPrefix(text, "warps=")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil || n < 1 || n > maxWarps {
+		return 0, fmt.Errorf("kernel option %q: accepted is warps=N, the most warps a block has, 1 to 32", text)
+	}
+	return n, nil
 }
 
 // signatures checks what the generated file relies on.

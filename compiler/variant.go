@@ -37,8 +37,19 @@ func (s *source) variants(r *reporter, m mark, e entry) []entry {
 	for _, c := range m.variants {
 		v := e
 		v.of = e.name
+		opts, warps := c.opts, ""
+		if i := strings.LastIndex(" "+opts, " warps="); i >= 0 {
+			opts, warps = opts[:i], opts[i:]
+		}
 		var err error
-		if v.bound, err = bind(e.fn.Signature.Params().At(1).Type(), c.opts); err == nil && argsName(s.ssa.Pkg, e.fn.Signature) == "" {
+		if warps != "" {
+			v.warps, err = warpsOf(warps)
+		}
+		if err != nil {
+			r.addAt(r.short(c.line), nil, err.Error())
+			continue
+		}
+		if v.bound, err = bind(e.fn.Signature.Params().At(1).Type(), opts); err == nil && argsName(s.ssa.Pkg, e.fn.Signature) == "" {
 			err = fmt.Errorf("the arguments of kernel %s are no named type of its package, which a variant needs", m.name)
 		}
 		if err != nil {

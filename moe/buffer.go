@@ -23,8 +23,10 @@ type Buffer struct {
 	out  *doorbell.Window // the experts' outputs
 	own  *doorbell.Buffer // rows, infos, tables
 	host *doorbell.Buffer // two results, in memory of the host
-	grid doorbell.Grid    // what kernels run with,
-	sums doorbell.Grid    // and the one that adds up
+
+	grid  doorbell.Grid // what kernels run with,
+	sums  doorbell.Grid // and the one that adds up;
+	fixed bool          // as SetGrid says
 
 	stream *doorbell.Stream // that operations may still be on
 	queued *course          // all that was queued
@@ -48,7 +50,6 @@ func New(ctx context.Context, c *doorbell.Comm, o Options) (*Buffer, error) {
 		return nil, err
 	}
 	b := &Buffer{comm: c, opt: o, lay: o.layout(c.Size())}
-	b.grid, b.sums = defaultGrids(c)
 	b.begin()
 	if err := b.make(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("rank %d: moe: %w", c.Rank(), err), b.Close())
@@ -118,19 +119,22 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 }
 
 // defaultGrids are a warp of the software device, where more of one rank wait for each other, and on a GPU a block for each
-// multiprocessor of the rank's share, which holds 64 warps; there are no registers for two. Sums have fewer.
-func defaultGrids(c *doorbell.Comm) (grid, sums doorbell.Grid) {
-	if c.Info().Device == "soft" {
+// multiprocessor of the rank's share, which holds 64 warps: as many as the kernels' registers allow. Sums have fewer of those.
+func (b *Buffer) defaultGrids() (grid, sums doorbell.Grid) {
+	if b.comm.Info().Device == "soft" {
 		one := doorbell.Grid{Blocks: 1, Warps: 1}
 		return one, one
 	}
-	blocks := max(c.Warps()/64, 1)
-	return doorbell.Grid{Blocks: blocks, Warps: 8}, doorbell.Grid{Blocks: blocks, Warps: 16}
+	sums = doorbell.Grid{Blocks: max(b.comm.Warps()/64, 1), Warps: 16}
+	if grid = sums; !b.near() {
+		grid.Warps = 8
+	}
+	return grid, sums
 }
 
-// SetGrid says how many blocks and warps the kernels run with; on a GPU a block has 8 at most. The default is one warp of the
-// software device, and on a GPU a block of 8 for each multiprocessor of the rank's share, of 16 where answers are added up.
-func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid, b.sums = g, g }
+// SetGrid says how many blocks and warps the kernels run with; on a GPU a block has 8 at most, or 16 if all ranks are stored to.
+// The default is one warp of the software device, and on a GPU a block of as many for each multiprocessor of the rank's share.
+func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid, b.sums, b.fixed = g, g, true }
 
 // Options are the buffer's, with defaults filled in.
 func (b *Buffer) Options() Options { return b.opt }

@@ -115,8 +115,14 @@ func (b *Buffer) args(r *Received) LL {
 	if b.measure {
 		a.Meter = l.meter.on(b.table(0))
 	}
+	a.Near = flag(b.near())
 	a.NoLSA, a.Deterministic, a.PerRank = flag(o.NoLSA), flag(o.Deterministic), flag(o.PerRank)
 	return a
+}
+
+// near says whether all ranks are stored to.
+func (b *Buffer) near() bool {
+	return !b.opt.NoLSA && b.comm.LSASize() == b.comm.Size() && len(b.ranks) == b.lay.ranks
 }
 
 func flag(b bool) int32 {

@@ -14,6 +14,7 @@ import (
 // block's warps share the rows of as many experts and ranks as it has warps, and then each tells another rank.
 //
 //gpu:kernel warps=8
+//gpu:variant Near=1 warps=16
 func LLReturn(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
@@ -61,8 +62,9 @@ func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares) {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
-	p, of := a.lsa(dst), *s
-	if p < 0 {
+	of := *s
+	p, near := a.lsa(dst)
+	if !near {
 		of.parts = 1
 	}
 	for j := range b.rows {
@@ -78,7 +80,7 @@ func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares) {
 			at, n := of.part(part, a.row())
 			from, to := a.output(row)+at, a.back(f.Token, f.K)+at
 			var q gin.Status
-			if p >= 0 {
+			if near {
 				q = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, a.Out.Base.Byte(from), n)
 			} else {
 				q = c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, to, a.Out, from, n, gin.None())
@@ -98,15 +100,16 @@ func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
-	id, p := a.combineSignal(a.set(), a.first(a.DC.Rank)+local), a.lsa(dst)
+	id := a.combineSignal(a.set(), a.first(a.DC.Rank)+local)
+	p, near := a.lsa(dst)
 	var s gin.Status
-	if p >= 0 {
+	if near {
 		s = c.LSASignal(gin.ByWarp(t), p, id, 1)
 	} else {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), dst, gin.StrongInc(id))
 	}
 	if a.sent(t, s, dst, local) {
-		a.Meter.note(t, p, rows, a.row(), 1)
+		a.Meter.note(t, near, rows, a.row(), 1)
 	}
 }
 
@@ -115,6 +118,7 @@ func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
 // the end to BF16; nothing is fused, so that each device gives the same bits.
 //
 //gpu:kernel warps=16
+//gpu:variant Near=1 warps=16
 func LLCombine(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return

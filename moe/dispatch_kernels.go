@@ -59,6 +59,7 @@ func LLCount(t gpu.Thread, a LL) {
 // and its warps send it, each to another expert.
 //
 //gpu:kernel warps=8
+//gpu:variant Near=1 warps=16
 func LLSend(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
@@ -74,7 +75,7 @@ func LLSend(t gpu.Thread, a LL) {
 		if x := a.X.Byte(uint64(token) * a.row()); a.Format != int32(BF16) {
 			q := rowFormat{a.Format, a.Hidden, a.Values, a.Payload}
 			q.quantise(t, msg.Byte(uint64(a.Head)), x, t.Warp(), t.Warps())
-		} else if !a.near() { // who is stored to gets the row as it is
+		} else if a.Near == 0 { // who is stored to gets the row as it is
 			share := (a.row()/uint64(t.Warps()) + 63) &^ 63 // CopyBlock would need more registers than there are
 			from := min(uint64(t.Warp())*share, a.row())
 			gpu.CopyWarp(t, msg.Byte(uint64(a.Head)+from), x.Byte(from), min(share, a.row()-from))
@@ -100,9 +101,6 @@ func LLSend(t gpu.Thread, a LL) {
 func (a *LL) staged(token int32) uint64 {
 	return (uint64(a.set())*uint64(a.MaxTokens) + uint64(token)) * a.msg()
 }
-
-// near says whether all ranks are stored to.
-func (a *LL) near() bool { return a.NoLSA == 0 && a.DC.LSASize == a.DC.Ranks }
 
 // take is the slot that the message of selection i gets in its box: the next one, or, if their order matters, as many as
 // earlier selections put there.
@@ -134,7 +132,7 @@ func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, token int32) {
 	c := gin.Open(&a.DC, a.context(local))
 	to, at := a.slot(local, a.DC.Rank, int32(n)), a.staged(token)
 	s := gin.OK
-	if p := a.lsa(rank); p >= 0 {
+	if p, near := a.lsa(rank); near {
 		size := a.msg()
 		if a.Format == int32(BF16) {
 			s = c.LSAPut(gin.ByWarp(t), p, a.Recv, to+uint64(a.Head), a.X.Byte(uint64(token)*a.row()), a.row())
@@ -169,13 +167,13 @@ func (a *LL) sendCount(t gpu.Thread, box int32, n uint32) {
 	c := gin.Open(&a.DC, a.context(local))
 	id := a.dispatchSignal(a.set(), local, a.DC.Rank)
 	var s gin.Status
-	p := a.lsa(rank)
-	if p >= 0 {
+	p, near := a.lsa(rank)
+	if near {
 		s = c.LSASignal(gin.ByWarp(t), p, id, uint64(n)+1)
 	} else {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongAdd(id, uint64(n)+1))
 	}
 	if a.sent(t, s, rank, local) {
-		a.Meter.note(t, p, n, a.msg(), 1)
+		a.Meter.note(t, near, n, a.msg(), 1)
 	}
 }

@@ -77,8 +77,13 @@ func (h *HTBuffer) Combine(st *doorbell.Stream, r *HTReceived, out HTCombined) e
 		doorbell.Launch(st, HTCombineKernel, h.opt.grid(&h.lay), a))
 }
 
-// warps is how many the kernels of one block run with.
-func (h *HTBuffer) warps() int { return min(h.comm.Size(), h.opt.Channels, 16) }
+// warps is how many the kernels of one block run with: of a GPU as many as they may have.
+func (h *HTBuffer) warps() int {
+	if h.comm.Info().Device != "soft" {
+		return 16
+	}
+	return min(h.comm.Size(), h.opt.Channels, 16)
+}
 
 // queue notes the outcome of launches. If one was not taken, the other ranks wait in vain.
 func (h *HTBuffer) queue(st *doorbell.Stream, launched ...error) error {
@@ -155,6 +160,7 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 		RingBytes: uint64(l.ring), CountBytes: int32(l.counts), InfoBytes: int32(l.info),
 		Head: int32(l.head), Msg: int32(l.msg), Answer: int32(l.answer),
 		Format: int32(o.Format), Values: int32(o.Format.ValueBytes(o.Hidden)), Payload: int32(l.payload),
+		OneNode: flag(l.nodes == 1),
 	}
 	if len(h.ranks) < l.ranks {
 		a.Missing.Ranks = gpu.Cast[uint32](own(l.missing))

@@ -27,6 +27,7 @@ func HTReady(t gpu.Thread, a HT) {
 // whichever has room: it waits for no one node, so that a gatherer always gets what it waits for.
 //
 //gpu:kernel warps=8
+//gpu:variant OneNode=1 warps=16
 func HTCombine(t gpu.Thread, a HT) {
 	if a.Faults.over(t) {
 		return
@@ -149,6 +150,10 @@ func (a *HT) gatherRow(t gpu.Thread, channel, token int32) {
 	out := gpu.Cast[uint32](a.Y.Byte(uint64(token) * a.row()))
 	here := a.Place.At(int(token)*int(a.DC.Ranks) + int(a.node()*a.Node))
 	outs := a.outputs(here, 0)
+	if gpu.WarpSize > 1 && a.nodes() == 1 && a.Node <= fewRanks {
+		a.sumFew(t, out, token, &outs)
+		return
+	}
 	for at := t.Lane() * sumPairs; at < a.Hidden/2; at += sumPairs * gpu.WarpSize {
 		var s sum
 		n := min(a.Hidden/2-at, sumPairs)
@@ -160,12 +165,52 @@ func (a *HT) gatherRow(t gpu.Thread, channel, token int32) {
 				s.add(gpu.Cast[uint32](a.message(&w)).At(int(at)), n, 1)
 			}
 		}
-		for _, b := range a.Bias {
-			if !b.IsNil() {
-				s.add(gpu.Cast[uint32](b.Byte(uint64(token)*a.row())).At(int(at)), n, 1)
+		a.addBias(&s, token, at, n)
+		s.store(out.At(int(at)), n)
+	}
+}
+
+// fewRanks is how many ranks a node has whose tokens are summed several columns at once: so that as many loads are on their way
+// as where there are more ranks.
+const fewRanks = 2
+
+// sumFew is gatherRow of a GPU with one node of fewRanks at most.
+func (a *HT) sumFew(t gpu.Thread, out gpu.Ptr[uint32], token int32, o *outputs) {
+	const step, columns = sumPairs * gpu.WarpSize, answersAtOnce / fewRanks
+	end := a.Hidden / 2
+	for first := t.Lane() * sumPairs; first < end; first += step * columns {
+		var v [answersAtOnce]gpu.U32x4
+		//gpu:unroll 8
+		for j := range int32(answersAtOnce) {
+			if at := first + j/fewRanks*step; o.have>>uint(j%fewRanks)&1 != 0 && at < end {
+				v[j] = gpu.Cast[gpu.U32x4](o.at[j%fewRanks].At(int(at))).Load()
 			}
 		}
-		s.store(out.At(int(at)), n)
+		//gpu:unroll 4
+		for c := range int32(columns) {
+			at := first + c*step
+			if at >= end {
+				break
+			}
+			var s sum
+			//gpu:unroll 2
+			for j := range int32(fewRanks) {
+				if o.have>>uint(j)&1 != 0 {
+					s.addFour(v[c*fewRanks+j], 1)
+				}
+			}
+			a.addBias(&s, token, at, sumPairs)
+			s.store(out.At(int(at)), sumPairs)
+		}
+	}
+}
+
+// addBias adds n pairs of a token's biases.
+func (a *HT) addBias(s *sum, token, at, n int32) {
+	for _, b := range a.Bias {
+		if !b.IsNil() {
+			s.add(gpu.Cast[uint32](b.Byte(uint64(token)*a.row())).At(int(at)), n, 1)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // from other nodes: it waits for no one node and needs no room, so that each sender is served, whatever the routing.
 //
 //gpu:kernel warps=8
+//gpu:variant OneNode=1 warps=16
 func HTDispatch(t gpu.Thread, a HT) {
 	if a.Faults.over(t) {
 		return

@@ -95,12 +95,27 @@ type HT struct {
 	Head, Msg, Answer            int32 // before a message's payload; both; what a combine puts
 	Format, Values, Payload      int32 // bytes of a row's elements; with their scales
 	Again                        int32 // 1: the layout is there already
+	OneNode                      int32 // 1: there is one node, and kernels have no part for others
 }
 
 func (a *HT) row() uint64 { return 2 * uint64(a.Hidden) }
 
-func (a *HT) nodes() int32 { return a.DC.Ranks / a.Node }
-func (a *HT) node() int32  { return a.DC.Rank / a.Node }
+func (a *HT) nodes() int32 {
+	if a.OneNode != 0 {
+		return 1
+	}
+	return a.DC.Ranks / a.Node
+}
+
+func (a *HT) node() int32 {
+	if a.OneNode != 0 {
+		return 0
+	}
+	return a.DC.Rank / a.Node
+}
+
+// here says whether a rank is of this node.
+func (a *HT) here(rank int32) bool { return a.OneNode != 0 || rank/a.Node == a.node() }
 
 // near is the rank of this node with that place in it, peer that of another node with this rank's place.
 func (a *HT) near(place int32) int32 { return a.node()*a.Node + place }
@@ -127,14 +142,17 @@ func (a *HT) expert(token, k int32) int32 {
 	return e
 }
 
-// goes says whether a token selects one of some experts.
+// goes says whether a token selects one of some experts, which are one rank's where ranks are missing. All selections are looked
+// at, so that all loads are on their way at once.
 func (a *HT) goes(token, first, end int32) bool {
+	idx, n := a.Idx.At(int(token)*int(a.TopK)), 0
+	//gpu:unroll 8
 	for k := range a.TopK {
-		if e := a.expert(token, k); e >= first && e < end {
-			return true
+		if e := idx.At(int(k)).Load(); e >= first && e < end {
+			n++
 		}
 	}
-	return false
+	return n > 0 && !a.nowhere(first)
 }
 
 // channel is the tokens of one, of which none are sent where the layout was refused.
@@ -214,7 +232,7 @@ func (a *HT) signalNode(t gpu.Thread, id int32) {
 			a.fail(s, FaultSend, rank, 0, 0)
 		}
 	}
-	a.Meter.note(t, 0, 0, 0, uint32(a.Node))
+	a.Meter.note(t, true, 0, 0, uint32(a.Node))
 }
 
 // await waits for a signal of context 0 that a rank raises. As all waits, it ends when any rank is lost: who has lost one
@@ -226,7 +244,7 @@ func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	}
 	since := a.Meter.clock(t)
 	s, all := gin.OK, gin.FromTeam(gin.World(&a.DC))
-	if rank/a.Node == a.node() {
+	if a.here(rank) {
 		s = c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
 	} else {
 		s = c.WaitSignal(gin.ByThread(t), id, least, 64, all)

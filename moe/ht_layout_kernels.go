@@ -15,7 +15,11 @@ import (
 //gpu:kernel
 func HTLayout(t gpu.Thread, a HT) {
 	tokens := a.tokens()
-	for i := t.Block(); i < a.DC.Ranks+a.nodes(); i += t.Blocks() {
+	all := a.DC.Ranks
+	if a.nodes() > 1 {
+		all += a.nodes()
+	}
+	for i := t.Block(); i < all; i += t.Blocks() {
 		if i < a.DC.Ranks {
 			a.placeRows(t, i, tokens)
 		} else {
@@ -151,8 +155,10 @@ func (a *HT) tell(t gpu.Thread, op uint64, rank int32) {
 			out.At(int(i)).Store(a.Mine.At(int(i)).Load())
 		}
 		out = out.At(int(a.DC.Ranks))
-		for i := t.Lane(); i < a.Channels; i += gpu.WarpSize {
-			out.At(int(i)).Store(a.Mine.At(int(a.DC.Ranks + i*a.nodes() + rank/a.Node)).Load())
+		if !a.here(rank) {
+			for i := t.Lane(); i < a.Channels; i += gpu.WarpSize {
+				out.At(int(i)).Store(a.Mine.At(int(a.DC.Ranks + i*a.nodes() + rank/a.Node)).Load())
+			}
 		}
 		out = out.At(int(a.Channels))
 		first, end := a.experts(rank, 1)
@@ -164,7 +170,7 @@ func (a *HT) tell(t gpu.Thread, op uint64, rank int32) {
 	to := a.countsAt(a.InAt, op, a.DC.Rank)
 	var s gin.Status
 	p := int32(-1)
-	if rank/a.Node == a.node() {
+	if a.here(rank) {
 		p = gin.LSARank(&a.DC, rank)
 		t.SyncWarp()
 		s = c.LSAPut(gin.ByWarp(t), p, a.Win, to, a.Win.Base.Byte(at), bytes)
@@ -174,7 +180,7 @@ func (a *HT) tell(t gpu.Thread, op uint64, rank int32) {
 	} else {
 		s = c.Put(gin.ByWarp(t), gin.World(&a.DC), rank, a.Win, to, a.Win, at, bytes, gin.StrongInc(a.told(a.DC.Rank)))
 	}
-	a.Meter.note(t, p, uint32(1-a.Again), bytes, 1)
+	a.Meter.note(t, p >= 0, uint32(1-a.Again), bytes, 1)
 	if s != gin.OK && t.Lane() == 0 {
 		a.fail(s, FaultSend, rank, 0, 0)
 	}

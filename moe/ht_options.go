@@ -26,7 +26,8 @@ type HTOptions struct {
 	// Format is what tokens are sent in.
 	Format Format
 	// Channels is how many parts a rank's tokens are cut into, each with warps and rings of its own; 0: 2, and on a GPU as many as the
-	// rank's share of it has room for (a block of 8 warps for each multiprocessor), 1024 at most.
+	// rank's share of it has room for: a block of 16 warps for each multiprocessor, of 8 where there are several nodes, which a
+	// channel has two of.
 	Channels int
 	// Ring is how many messages there is room for from one rank to one node in a channel; 0: for all, so that no sender waits
 	// for room (fixed slots). The memory for rows of other nodes grows with it.
@@ -37,21 +38,26 @@ type HTOptions struct {
 	Contexts int
 }
 
-// maxChannels is as many as warps that can be resident on a large GPU, two for each.
-const maxChannels = 1024
+// maxChannels is more than there are warps of them on a large GPU.
+const maxChannels = 4096
 
-// softChannels and gpuWarps are how many channels there are of a soft device, and warps of channels on a multiprocessor.
-const (
-	softChannels = 2
-	gpuWarps     = 8
-)
+// softChannels is how many channels there are of a software device.
+const softChannels = 2
 
 // channelsOf is how many channels a rank has room for.
 func channelsOf(c *doorbell.Comm, nodes int) int {
 	if c.Info().Device == "soft" {
 		return softChannels
 	}
-	return min(max(c.Warps()/64, 1)*gpuWarps/min(nodes, 2), maxChannels)
+	return min(max(c.Warps()/64, 1)*blockWarps(nodes)/min(nodes, 2), maxChannels)
+}
+
+// blockWarps is how many warps a block has that moves rows, at most: what the kernels' registers allow.
+func blockWarps(nodes int) int {
+	if nodes == 1 {
+		return 16
+	}
+	return 8
 }
 
 // fill fills in what was left open; channels is how many there is room for.
@@ -158,7 +164,7 @@ func (o *HTOptions) layoutGrid(l *htLayout) doorbell.Grid {
 // one that forwards.
 func (o *HTOptions) grid(l *htLayout) doorbell.Grid {
 	warps := o.Channels * min(l.nodes, 2)
-	per := min(warps, 8)
+	per := min(warps, blockWarps(l.nodes))
 	for warps%per != 0 {
 		per--
 	}

@@ -42,5 +42,5 @@ func (a *HT) tally(t gpu.Thread, channel, role int32, bytes uint64) {
 	for mask := int32(gpu.WarpSize / 2); mask > 0; mask /= 2 {
 		n += gpu.ShflXor(t, n, mask)
 	}
-	a.Meter.note(t, 0, n, bytes, 0)
+	a.Meter.note(t, true, n, bytes, 0)
 }

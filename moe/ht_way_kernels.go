@@ -75,7 +75,7 @@ func (a *HT) put(t gpu.Thread, w *way) {
 		}
 		n.Put = end
 	}
-	a.Meter.note(t, -1, uint32(end-from), w.bytes, 1)
+	a.Meter.note(t, false, uint32(end-from), w.bytes, 1)
 	t.SyncWarp()
 }
 
@@ -168,7 +168,7 @@ func (a *HT) free(t gpu.Thread, w *way) {
 		}
 		n.Freed = end
 	}
-	a.Meter.note(t, -1, 0, 0, 1)
+	a.Meter.note(t, false, 0, 0, 1)
 	t.SyncWarp()
 }
 

@@ -23,8 +23,10 @@ var kernelsCubins = []gpu.Cubin{{Arch: 90, Code: kernelsSM90}}
 // The kernels as launch takes them.
 var (
 	HTCombineKernel = gpu.NewKernel("HTCombine", HTCombine, kernelsPTX, kernelsCubins...).
+			Variant("HTCombine_OneNode1", func(a *HT) bool { return a.OneNode == 1 && a.DC.NIC == 0 }).
 			Split("HTCombine_DC_NIC1", func(a *HT) bool { return a.DC.NIC == 1 })
 	HTDispatchKernel = gpu.NewKernel("HTDispatch", HTDispatch, kernelsPTX, kernelsCubins...).
+				Variant("HTDispatch_OneNode1", func(a *HT) bool { return a.OneNode == 1 && a.DC.NIC == 0 }).
 				Split("HTDispatch_DC_NIC1", func(a *HT) bool { return a.DC.NIC == 1 })
 	HTLayoutKernel = gpu.NewKernel("HTLayout", HTLayout, kernelsPTX, kernelsCubins...)
 	HTReadyKernel  = gpu.NewKernel("HTReady", HTReady, kernelsPTX, kernelsCubins...)
@@ -32,13 +34,17 @@ var (
 			Split("HTTell_DC_NIC1", func(a *HT) bool { return a.DC.NIC == 1 })
 	HTValuesKernel  = gpu.NewKernel("HTValues", HTValues, kernelsPTX, kernelsCubins...)
 	LLCombineKernel = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...).
+			Variant("LLCombine_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 			Split("LLCombine_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLCountKernel   = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
 	LLReceiveKernel = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...).
+			Variant("LLReceive_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 			Split("LLReceive_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLReturnKernel = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...).
+			Variant("LLReturn_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 			Split("LLReturn_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLSendKernel = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...).
+			Variant("LLSend_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 			Split("LLSend_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
 )

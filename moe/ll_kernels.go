@@ -69,6 +69,7 @@ type LL struct {
 	Hidden, TopK, Experts  int32
 	Locals                 int32
 	NoLSA, Deterministic   int32 // 0 or 1
+	Near                   int32 // 1: all ranks are stored to, and kernels have no part for others
 	PerRank                int32 // 0: a box is an expert's; 1: a rank's
 	Boxes, BoxCap          int32 // of a rank; messages of a rank to one
 	Head                   int32 // bytes before the payload
@@ -169,17 +170,15 @@ func (a *LL) goes(token, k int32) int32 {
 	return rank
 }
 
-// lsa is the LSA rank of a rank that is stored to, -1 for one that is put to.
-func (a *LL) lsa(rank int32) int32 {
-	if a.NoLSA != 0 {
-		return -1
-	}
-	return gin.LSARank(&a.DC, rank)
+// lsa is the LSA rank of a rank, and whether it is stored to.
+func (a *LL) lsa(rank int32) (p int32, near bool) {
+	p = gin.LSARank(&a.DC, rank)
+	return p, a.Near != 0 || a.NoLSA == 0 && p >= 0
 }
 
 // raised is the value of a signal of this rank that one rank alone raises.
 func (a *LL) raised(c *gin.Context, id, by int32) uint64 {
-	if a.lsa(by) >= 0 {
+	if _, near := a.lsa(by); near {
 		return c.ReadLSASignal(id)
 	}
 	return c.ReadSignal(id)
@@ -188,7 +187,7 @@ func (a *LL) raised(c *gin.Context, id, by int32) uint64 {
 // awaitRaised waits for a signal of this rank that one rank alone raises. A thread calls it.
 func (a *LL) awaitRaised(t gpu.Thread, c *gin.Context, id, by int32, least uint64) gin.Status {
 	all := gin.FromTeam(gin.World(&a.DC)) // who has lost a rank sends nothing more
-	if a.lsa(by) >= 0 {
+	if _, near := a.lsa(by); near {
 		return c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
 	}
 	return c.WaitSignal(gin.ByThread(t), id, least, 64, all)

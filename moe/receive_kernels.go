@@ -13,6 +13,7 @@ import (
 // waits for another rank or expert, and then all of them share the rows.
 //
 //gpu:kernel warps=8
+//gpu:variant Near=1 warps=16
 func LLReceive(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return
@@ -162,7 +163,7 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 		if a.Faults.failed() {
 			c.SetTimeout(0)
 		}
-		since := a.clock(t)
+		since := a.Meter.clock(t)
 		now, s := a.raised(&c, id, src), gin.OK
 		if now == from { // a look may cross PCIe: what is there already takes one
 			if s = a.awaitRaised(t, &c, id, src, from+1); s == gin.OK {

@@ -50,6 +50,9 @@ func (b *Buffer) recover(ctx context.Context) error {
 func (b *Buffer) begin() {
 	b.ranks = b.comm.Members()
 	b.queued, b.tape, b.stream = b.newCourse(nil), nil, nil
+	if !b.fixed {
+		b.grid, b.sums = b.defaultGrids()
+	}
 }
 
 // Ranks are those that take part in operations: see Buffer.Ranks.

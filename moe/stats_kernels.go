@@ -23,14 +23,14 @@ type Meter struct {
 
 func (m *Meter) on() bool { return !m.Waited.IsNil() }
 
-// note counts n messages of so many bytes, and signals: by stores to LSA rank p, by the network if p is -1. The first lane of a
+// note counts n messages of so many bytes, and signals: by stores to a rank that is near, else by the network. The first lane of a
 // warp does it.
-func (m *Meter) note(t gpu.Thread, p int32, n uint32, bytes uint64, signals uint32) {
+func (m *Meter) note(t gpu.Thread, near bool, n uint32, bytes uint64, signals uint32) {
 	if !m.on() || t.Lane() != 0 {
 		return
 	}
 	way := 0
-	if p < 0 {
+	if !near {
 		way = 1
 	}
 	c := m.Traffic.At(way).Raw()

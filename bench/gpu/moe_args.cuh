@@ -147,6 +147,7 @@ struct ll {
   int32_t Locals;
   int32_t NoLSA;
   int32_t Deterministic;
+  int32_t Near;
   int32_t PerRank;
   int32_t Boxes;
   int32_t BoxCap;
@@ -157,7 +158,7 @@ struct ll {
   int32_t Values;
   int32_t Payload;
 };
-static_assert(sizeof(ll) == 712 && alignof(ll) == 8);
+static_assert(sizeof(ll) == 720 && alignof(ll) == 8);
 static_assert(offsetof(ll, DC) == 0);
 static_assert(offsetof(ll, Recv) == 336);
 static_assert(offsetof(ll, Stage) == 376);
@@ -190,15 +191,16 @@ static_assert(offsetof(ll, Experts) == 660);
 static_assert(offsetof(ll, Locals) == 664);
 static_assert(offsetof(ll, NoLSA) == 668);
 static_assert(offsetof(ll, Deterministic) == 672);
-static_assert(offsetof(ll, PerRank) == 676);
-static_assert(offsetof(ll, Boxes) == 680);
-static_assert(offsetof(ll, BoxCap) == 684);
-static_assert(offsetof(ll, Head) == 688);
-static_assert(offsetof(ll, Sets) == 692);
-static_assert(offsetof(ll, Turn) == 696);
-static_assert(offsetof(ll, Format) == 700);
-static_assert(offsetof(ll, Values) == 704);
-static_assert(offsetof(ll, Payload) == 708);
+static_assert(offsetof(ll, Near) == 676);
+static_assert(offsetof(ll, PerRank) == 680);
+static_assert(offsetof(ll, Boxes) == 684);
+static_assert(offsetof(ll, BoxCap) == 688);
+static_assert(offsetof(ll, Head) == 692);
+static_assert(offsetof(ll, Sets) == 696);
+static_assert(offsetof(ll, Turn) == 700);
+static_assert(offsetof(ll, Format) == 704);
+static_assert(offsetof(ll, Values) == 708);
+static_assert(offsetof(ll, Payload) == 712);
 
 struct htinfo {
   int32_t Rank;
@@ -311,6 +313,7 @@ struct ht {
   int32_t Values;
   int32_t Payload;
   int32_t Again;
+  int32_t OneNode;
 };
 static_assert(sizeof(ht) == 752 && alignof(ht) == 8);
 static_assert(offsetof(ht, DC) == 0);
@@ -367,5 +370,6 @@ static_assert(offsetof(ht, Format) == 732);
 static_assert(offsetof(ht, Values) == 736);
 static_assert(offsetof(ht, Payload) == 740);
 static_assert(offsetof(ht, Again) == 744);
+static_assert(offsetof(ht, OneNode) == 748);
 
 }  // namespace doorbell::moe
