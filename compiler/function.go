@@ -70,8 +70,7 @@ func (m *module) function(s spec, k *entry) {
 	for i, p := range e.phis {
 		e.lines[i] = e.phi(p)
 	}
-	first := strings.Join(e.allocs, "") + e.touch(k)
-	fmt.Fprintf(&m.out, "%s {\nentry:\n%s%s}\n\n", head, first, strings.Join(e.lines, ""))
+	fmt.Fprintf(&m.out, "%s {\nentry:\n%s  br label %%b0\n%s}\n\n", head, strings.Join(e.allocs, ""), strings.Join(e.lines, ""))
 }
 
 // head is the function's first line; it names the parameters.

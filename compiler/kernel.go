@@ -131,36 +131,3 @@ func fixedLayout(t types.Type, name string) string {
 	}
 	return name + " is a " + t.String() + ", which device code cannot hold" + insteadOfType(t)
 }
-
-// What touch does.
-const (
-	argsLine  = 64 // bytes of arguments that a GPU fetches at once
-	argsMany  = 4  // lines
-	argsWarps = 8  // that share them
-)
-
-// touch is how a kernel with many arguments begins: a block's warps read a line of them each, all at once. A GPU finds them in
-// none of its caches, and a warp waits for each line that it comes to, about 0.3 us on an H200: of LLSend's 12 us these waits were
-// three.
-func (e *emitter) touch(k *entry) string {
-	lines := 0
-	if k != nil && k.warps >= argsWarps {
-		lines = int(k.args+argsLine-1) / argsLine
-	}
-	if lines < argsMany {
-		return "  br label %b0\n"
-	}
-	e.declare("i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
-	var cases, reads strings.Builder
-	for warp := range min(lines, argsWarps) {
-		fmt.Fprintf(&cases, " i32 %d, label %%touch%d", warp, warp)
-		fmt.Fprintf(&reads, "touch%d:\n", warp)
-		for line := warp; line < lines; line += argsWarps {
-			fmt.Fprintf(&reads, "  %%touch.p%[1]d = getelementptr i8, ptr %%args, i64 %[2]d\n  %%touch.v%[1]d = load i32, ptr %%touch.p%[1]d, align 8\n"+
-				"  call void asm sideeffect \"\", \"r\"(i32 %%touch.v%[1]d) #3\n", line, line*argsLine)
-		}
-		reads.WriteString("  br label %b0\n")
-	}
-	return fmt.Sprintf("  %%touch.t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n  %%touch.w = lshr i32 %%touch.t, 5\n"+
-		"  switch i32 %%touch.w, label %%b0 [%s ]\n%s", cases.String(), reads.String())
-}

@@ -127,7 +127,7 @@ func TestDevComm(t *testing.T) {
 	typ := reflect.TypeFor[gin.DevComm]()
 	for i := range typ.NumField() {
 		if f := typ.Field(i); isRead(f) {
-			fmt.Fprintf(&text, "//gpu:kernel warps=1\nfunc K%s(t gpu.Thread, a A) { %s }\n\n", f.Name, map[bool]string{
+			fmt.Fprintf(&text, "//gpu:kernel\nfunc K%s(t gpu.Thread, a A) { %s }\n\n", f.Name, map[bool]string{
 				true:  "if a.DC." + f.Name + ".IsNil() { a.Out.Store(1) }",
 				false: "if a.DC." + f.Name + " == 7 { a.Out.Store(1) }",
 			}[f.Type.Kind() == reflect.Struct])
@@ -145,23 +145,5 @@ func TestDevComm(t *testing.T) {
 		}
 		f.Offset += base
 		checkReads(t, bodyOf(t, p, "K"+f.Name), f.Name, f, 0)
-	}
-}
-
-// TestArgumentsTouched: a kernel with many arguments and warps begins by reading a word of each line of them, and no other does.
-func TestArgumentsTouched(t *testing.T) {
-	t.Parallel()
-	needLLVM(t)
-	const kernel = "//gpu:kernel warps=%d\nfunc K%d(t gpu.Thread, a struct { Out gpu.Ptr[uint64]; More [%d]uint64 }) { a.Out.Store(7) }\n\n"
-	text := fmt.Sprintf("package k\n\nimport %q\n\n"+kernel+kernel+kernel, modulePath+"/gpu", 8, 1, 80, 7, 2, 80, 8, 3, 20)
-	p, err := compileText(t, text, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, lines := range map[string]int{"K1": 11, "K2": 0, "K3": 0} {
-		body := bodyOf(t, p, name)
-		if n := strings.Count(body, "ld.param.u32"); n != lines {
-			t.Errorf("%s reads %d words of its arguments first, want %d:\n%s", name, n, lines, body)
-		}
 	}
 }

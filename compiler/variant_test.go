@@ -40,7 +40,7 @@ func (a *Args) topK() int32 { return a.TopK }
 // Methods takes the arguments' address.
 //
 //gpu:kernel
-//gpu:variant TopK=4
+//gpu:variant TopK=4 warps=4
 func Methods(t gpu.Thread, a Args) {
 	for i := range a.topK() {
 		a.Out.At(int(i)).Store(a.In.At(int(i)).Load())
@@ -106,6 +106,9 @@ func TestVariants(t *testing.T) {
 		}
 	}
 	for _, k := range p.Kernels {
+		if (k.Name == "Methods_TopK4") != (k.MaxWarps == 4) {
+			t.Errorf("of warps=4 of a variant: %+v", k)
+		}
 		if k.LocalBytes != 0 || strings.HasPrefix(k.Name, "Sums") != (k.MaxWarps == 8) || (k.Of == "") != !strings.Contains(k.Name, "_") {
 			t.Errorf("%+v", k)
 		}
@@ -225,6 +228,7 @@ func TestRefusedVariants(t *testing.T) {
 	refused := []struct{ variant, want string }{
 		{"", "variant of nothing: accepted are fields of the arguments with their values, as Hidden=7168 TopK=8"},
 		{" TopK", "variant with TopK: accepted are values of int32, if that is an integer type or bool"},
+		{" TopK=8 warps=0", "kernel option \"warps=0\": accepted is warps=N"},
 		{" TopK=8.5", "variant with TopK=8.5: accepted are values of int32"},
 		{" TopK=2147483648", "variant with TopK=2147483648: accepted are values of int32"},
 		{" TopK=eight", "variant with TopK=eight: accepted are values of int32"},

@@ -48,7 +48,7 @@ func (h *HTBuffer) move(st *doorbell.Stream, r *HTReceived, a HT) error {
 		h.newest = r
 	}
 	return errors.Join(doorbell.Launch(st, HTTellKernel, doorbell.Grid{Blocks: 1, Warps: h.warps()}, a),
-		doorbell.Launch(st, HTDispatchKernel, h.opt.grid(&h.lay), a))
+		doorbell.Launch(st, HTDispatchKernel, h.opt.sendGrid(&h.lay), a))
 }
 
 // HTCombined is where a combine writes, and what it adds.

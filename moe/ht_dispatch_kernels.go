@@ -12,19 +12,22 @@ import (
 // from other nodes: it waits for no one node and needs no room, so that each sender is served, whatever the routing.
 //
 //gpu:kernel warps=8
-//gpu:variant OneNode=1 warps=16
+//gpu:variant OneNode=1
 func HTDispatch(t gpu.Thread, a HT) {
 	if a.Faults.over(t) {
 		return
 	}
 	channel, role := a.role(t)
 	if role == 0 {
-		a.send(t, channel)
+		for ; channel < a.Channels; channel += t.Blocks() * t.Warps() { // several only of one node, where nobody waits for room
+			a.send(t, channel)
+			a.tally(t, channel, role, uint64(a.Payload+a.InfoBytes))
+		}
 	} else {
 		a.forward(t, channel)
+		a.tally(t, channel, role, uint64(a.Payload+a.InfoBytes))
 	}
-	a.tally(t, channel, role, uint64(a.Payload+a.InfoBytes))
-	if channel != 0 || role != 0 {
+	if t.Block() != 0 || t.Warp() != 0 {
 		return
 	}
 	if t.Lane() == 0 {
