@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/doorbell-net/doorbell/gpu"
 )
@@ -27,6 +28,12 @@ type Device interface {
 	AllocHost(bytes int) (Memory, error)
 	// Import maps memory of another rank by its handle. The handle's descriptor stays the caller's.
 	Import(h Handle) (Memory, error)
+	// MapRegisters lets kernels store to registers of other hardware that are mapped in this process, and says where they find
+	// them. free ends that; the mapping itself stays the caller's.
+	MapRegisters(mem []byte) (at gpu.Ptr[byte], free func() error, err error)
+	// DMABuf opens memory of Alloc's as a buffer that the driver of other hardware can map: at is at offset in it. The caller
+	// closes it. The error wraps ErrNotAvailable where kernels and other hardware alike use the host's memory.
+	DMABuf(at gpu.Ptr[byte], bytes int) (buf *os.File, offset uint64, err error)
 	// NewStream makes a stream. Close it before the device.
 	NewStream() Stream
 	// NewCopyStream makes one for copies and stores alone, which runs beside kernels where the device can.

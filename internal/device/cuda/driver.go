@@ -65,6 +65,8 @@ const (
 	cuMulticastGetGranularity
 	cuMemHostRegister
 	cuMemHostUnregister
+	cuMemHostGetDevicePointer
+	cuMemGetHandleForAddressRange
 	cuMemcpyAsync
 	cuMemsetD8Async
 	cuStreamCreateWithPriority
@@ -136,6 +138,8 @@ var symbols = [functions]string{
 	cuMulticastGetGranularity:      "cuMulticastGetGranularity",
 	cuMemHostRegister:              "cuMemHostRegister_v2",
 	cuMemHostUnregister:            "cuMemHostUnregister",
+	cuMemHostGetDevicePointer:      "cuMemHostGetDevicePointer_v2",
+	cuMemGetHandleForAddressRange:  "cuMemGetHandleForAddressRange",
 	cuMemcpyAsync:                  "cuMemcpyAsync",
 	cuMemsetD8Async:                "cuMemsetD8Async",
 	cuStreamCreateWithPriority:     "cuStreamCreateWithPriority",

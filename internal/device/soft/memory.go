@@ -164,3 +164,13 @@ func (d *Device) Import(h device.Handle) (device.Memory, error) {
 	}
 	return &memory{bytes: b, far: isFar(h.FD), fd: -1, imported: true}, nil
 }
+
+// MapRegisters is device.Device's: kernels are this process's threads.
+func (d *Device) MapRegisters(mem []byte) (gpu.Ptr[byte], func() error, error) {
+	return gpu.PtrOf(mem), func() error { return nil }, nil
+}
+
+// DMABuf is device.Device's. There is none: other hardware maps the host's memory by its address.
+func (d *Device) DMABuf(gpu.Ptr[byte], int) (*os.File, uint64, error) {
+	return nil, 0, fmt.Errorf("DMA buffer of device soft: %w", device.ErrNotAvailable)
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/device"
 )
 
@@ -112,5 +113,17 @@ func TestBadMemory(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestOtherHardware: registers are where they are, and another device's driver is told to take the host's memory by its address.
+func TestOtherHardware(t *testing.T) {
+	d, regs := newDevice(t, Options{}), make([]byte, 256)
+	at, free, err := d.MapRegisters(regs)
+	if err != nil || at != gpu.PtrOf(regs) || free() != nil {
+		t.Errorf("registers at %#x, want %#x: %v", at.Addr(), gpu.PtrOf(regs).Addr(), err)
+	}
+	if _, _, err := d.DMABuf(at, 256); !errors.Is(err, device.ErrNotAvailable) {
+		t.Errorf("a DMA buffer of the host's memory: %v", err)
 	}
 }

@@ -615,7 +615,8 @@ R cuMulticastUnbind(struct phys* p, int d, u64 off, u64 n) {
 R cuMemHostRegister_v2(u64 addr, u64 n, unsigned flags) {
 	BEGIN(1);
 	if (n > 8 << 20) wait_for_kernels();
-	if (!n || addr % 4096 || n % 4096 || flags != 3 || at(addr, n)) return leave(INVALID);
+	int io = flags == 7; // registers of another device, of any size
+	if (!n || (!io && (addr % 4096 || n % 4096 || flags != 3)) || at(addr, n)) return leave(INVALID);
 	struct mem* m = malloc(sizeof *m);
 	*m = (struct mem){.addr = addr, .bytes = n, .host = REGISTERED, .ctx = current, .next = memories};
 	memories = m;
@@ -626,6 +627,23 @@ R cuMemHostUnregister(u64 addr) {
 	wait_for_kernels();
 	for (struct mem **q = &memories, *m; (m = *q); q = &m->next)
 		if (m->addr == addr && m->host == REGISTERED) { *q = m->next; free(m); return leave(OK); }
+	return leave(INVALID);
+}
+R cuMemHostGetDevicePointer_v2(u64* out, u64 addr, unsigned flags) {
+	BEGIN(1);
+	for (struct mem* m = memories; m; m = m->next)
+		if (!flags && m->host == REGISTERED && addr - m->addr < m->bytes) { *out = addr; return leave(OK); }
+	return leave(INVALID);
+}
+// cuMemGetHandleForAddressRange gives a file as long as the range, whose first word says where that begins.
+R cuMemGetHandleForAddressRange(int* fd, u64 addr, u64 n, int type, u64 flags) {
+	BEGIN(1);
+	if (!n || addr % 4096 || n % 4096 || type != 1 || flags) return leave(INVALID);
+	for (struct mem* m = memories; m; m = m->next)
+		if (of_device(m) && addr >= m->addr && addr + n <= m->addr + m->bytes) {
+			*fd = memfd_create("dmabuf", MFD_CLOEXEC);
+			return leave(*fd < 0 || ftruncate(*fd, (off_t)n) || pwrite(*fd, &addr, 8, 0) != 8 ? INVALID : OK);
+		}
 	return leave(INVALID);
 }
 R cuMemGetInfo_v2(u64* free, u64* total) { BEGIN(1); *free = conf.memory - used, *total = conf.memory; END; }
