@@ -223,13 +223,13 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 		p.qps, p.keys = take(64*pairs), take(4*ranks)
 	}
 	p.dev, at = at, 0
+	p.home, p.ctr = take(abi.HomeCounters), take(8*n.Contexts*n.Counters) // one behind the other, at a page: a NIC's region begins there
 	p.slots = take(abi.DescBytes * p.depth * slots)
 	if n.SmallPut > 8 {
 		p.cells = take(8 * abi.CellWords * p.depth * p.queues)
 	}
 	p.cq, p.records = take(wqe.Bytes*p.depth*pairs), take(64*pairs)
 	p.hints, p.index = take(4*p.queues), take(64*p.queues)
-	p.home, p.ctr = take(abi.HomeCounters), take(8*n.Contexts*n.Counters) // one behind the other
 	p.notes = take(128)
 	p.host = at
 	return p

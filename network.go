@@ -63,7 +63,10 @@ func (c *Comm) openNIC(ctx context.Context) error {
 		err = fmt.Errorf("device %s: softnic reads and writes windows as memory of the host, which those are not, and no other NIC has run; soft is accepted: %w", c.dev.Name(), ErrCannot)
 	}
 	if err == nil {
-		c.nic, err = gdaki.Open(ctx, p, devnic.Config{Rank: c.rank, Ranks: c.size, Wire: c.endpoint, Powers: c.plugin.Powers(), Pinned: c.pinned}, c.owner)
+		c.nic, err = gdaki.Open(ctx, p, devnic.Config{
+			Rank: c.rank, Ranks: c.size, Wire: c.endpoint, Powers: c.plugin.Powers(), Pinned: c.pinned,
+			MapRegisters: c.dev.MapRegisters, DMABuf: c.dev.DMABuf, TrafficClass: c.opt.TrafficClass,
+		}, c.owner)
 	}
 	if err != nil {
 		err = fmt.Errorf("open: backend gdaki: %w", err)

@@ -64,6 +64,11 @@ type DevComm struct {
 
 const lineSize = 64
 
+// record is where kernels find the doorbell record of a queue pair.
+func (q *Queues) record(i int) gpu.Ptr[uint32] {
+	return gpu.Cast[uint32](q.Records.Byte(uint64(i * lineSize))).At(1)
+}
+
 // Create makes the queue pairs.
 func (n *NIC) Create(ctx context.Context, q Queues) (dc *DevComm, err error) {
 	queues := q.Contexts * q.Peers
@@ -77,7 +82,7 @@ func (n *NIC) Create(ctx context.Context, q Queues) (dc *DevComm, err error) {
 		for i := range count {
 			config := devnic.QPConfig{
 				Peer: n.rank, Depth: q.Depth, Send: q.Send.At(i * q.Depth * wqe.Words), Done: q.Done.At(i * q.Depth * wqe.Words),
-				Record: gpu.Cast[uint32](q.Records.Byte(uint64(i * lineSize))),
+				Record: q.record(i),
 			}
 			if i < queues {
 				config.Peer = q.World(i)
@@ -147,7 +152,7 @@ func (dc *DevComm) Settle(ctx context.Context, out func(rank int) bool) error {
 func (dc *DevComm) Table() []abi.QP {
 	table := make([]abi.QP, len(dc.qps))
 	for i, q := range dc.qps {
-		table[i] = abi.QP{Bell: q.Bell, Record: gpu.Cast[uint32](dc.Records.Byte(uint64(i * lineSize))), Number: q.Number, CQ: q.CQ}
+		table[i] = abi.QP{Bell: q.Bell, Record: dc.record(i), Number: q.Number, CQ: q.CQ}
 	}
 	return table
 }

@@ -10,6 +10,7 @@ package devnic
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +36,12 @@ type Config struct {
 	Powers netplugin.Powers
 	// Pinned takes zeroed memory of the host that kernels reach at the same address; free gives it back.
 	Pinned func(bytes int) (mem gpu.Ptr[byte], free func() error, err error)
+	// MapRegisters lets kernels store to registers of a real NIC that are mapped in this process, and says where they find them.
+	MapRegisters func(mem []byte) (at gpu.Ptr[byte], free func() error, err error)
+	// DMABuf opens memory of the device as a buffer that a real NIC's driver can map: at is at offset in it. The caller closes it.
+	DMABuf func(at gpu.Ptr[byte], bytes int) (buf *os.File, offset uint64, err error)
+	// TrafficClass is what a real NIC marks packets with (RFC 2474 and 3168), 0 to 255.
+	TrafficClass int
 	// Failed is told of a queue pair that ended, once for each. It does not block.
 	Failed func(Failure)
 }
@@ -75,11 +82,12 @@ type NIC interface {
 // QPConfig is a queue pair as it is asked for. Its memory is zeroed but for each CQE's tail, which is wqe.EmptyTail, aligned
 // to 64 bytes, and stays the caller's.
 type QPConfig struct {
-	Peer   int             // rank
-	Depth  int             // WQEs in the send queue and CQEs in the completion queue, a power of two
-	Send   gpu.Ptr[uint64] // [Depth] blocks
-	Done   gpu.Ptr[uint64] // [Depth] blocks
-	Record gpu.Ptr[uint32] // the doorbell record's word of the send queue
+	Peer  int             // rank
+	Depth int             // WQEs in the send queue and CQEs in the completion queue, a power of two
+	Send  gpu.Ptr[uint64] // [Depth] blocks
+	Done  gpu.Ptr[uint64] // [Depth] blocks
+	// Record is the doorbell record's word of the send queue: the second of a line, whose other words are the NIC's.
+	Record gpu.Ptr[uint32]
 }
 
 // QP is a queue pair as kernels use it. Each WQE gives one CQE, at the same place in its queue.
