@@ -56,6 +56,7 @@ var floors = []house.Floor{
 		{Path: "netplugin/fault"},
 		{Path: "netplugin/plugintest"},
 		{Path: "netplugin/devnic"},
+		{Path: "netplugin/devnic/mlx5"},
 		{Path: "netplugin/devnic/softnic"},
 		{Path: "netplugin/devnic/wqe"},
 	}},
