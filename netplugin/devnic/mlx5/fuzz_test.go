@@ -55,3 +55,33 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// FuzzAddress: what a peer says of its queue pair decodes to what encodes to the same, or is refused.
+func FuzzAddress(f *testing.F) {
+	f.Add([]byte("doorbell"))
+	f.Add(address{rank: 1, number: 0x123456, psn: 0xabcdef, lid: 9, gid: [16]byte{1, 2, 3}, mtu: 5, logRespond: 4, ethernet: true}.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a, err := decodeAddress(b)
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(a.encode(), b) {
+			t.Fatalf("%x decodes to %+v, which encodes to %x", b, a, a.encode())
+		}
+		c := connection{remote: a.number, mtu: a.mtu, receivePSN: a.psn, logInitiate: a.logRespond, lid: a.lid, gid: a.gid, global: true}
+		if r, s := toReceive(1, c), toSend(1, c); r.err != nil || s.err != nil {
+			t.Fatalf("%+v was accepted and does not fit: %v, %v", a, r.err, s.err)
+		}
+	})
+}
+
+// FuzzExport: likewise what it says of memory.
+func FuzzExport(f *testing.F) {
+	f.Add([]byte{})
+	f.Add(exported{0x12345678, 1 << 40}.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if e, err := decodeExport(b); err == nil && !bytes.Equal(e.encode(), b) {
+			t.Fatalf("%x decodes to %+v, which encodes to %x", b, e, e.encode())
+		}
+	})
+}
