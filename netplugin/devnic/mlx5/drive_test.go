@@ -11,17 +11,18 @@ import (
 )
 
 // drive does what doorbells told of, by what the NIC itself knows: the commands that made queues, and registered memory.
-func (f *fabric) drive() {
+func (f *fabric) drive() (worked bool) {
 	for some := true; some; {
 		some = false
 		for _, d := range f.nics {
 			for _, q := range d.pairs() {
 				for d.one(q) {
-					some = true
+					some, worked = true, true
 				}
 			}
 		}
 	}
+	return worked
 }
 
 // at is n bytes at a place in registered memory of the host.
@@ -45,16 +46,15 @@ func (d *double) key(key uint32, addr uint64, n uint32) []byte {
 
 // one does the next WQE; false where there is none, or it waits.
 func (d *double) one(q *thing) bool {
-	record := d.at(q, qpRecordUmem, qpRecord, 8)
-	end := binary.BigEndian.Uint32(record[4:])
-	if q.state != "send" && q.state != "error" || uint16(end) == uint16(q.done) {
+	record := gpu.Cast[uint32](gpu.PtrOf(d.at(q, qpRecordUmem, qpRecord, 8))).At(1)
+	if q.state != "send" && q.state != "error" || wqe.Recorded(gpu.Load(record, gpu.Acquire, gpu.ScopeSys)) == uint16(q.done) {
 		return false
 	}
 	depth := uint64(1) << qpLogSize.get(q.queue)
-	ring := d.at(q, qpUmem, qpOffset, int(depth)*wqe.Bytes)[q.done%depth*wqe.Bytes:]
+	ring := gpu.Cast[uint64](gpu.PtrOf(d.at(q, qpUmem, qpOffset, int(depth)*wqe.Bytes)[q.done%depth*wqe.Bytes:]))
 	var b wqe.Block
 	for i := range b {
-		b[i] = binary.LittleEndian.Uint64(ring[8*i:])
+		b[i] = gpu.Load(ring.At(i), gpu.Relaxed, gpu.ScopeSys)
 	}
 	w, err := b.Decode()
 	if err != nil || w.Number != q.number || w.Index != uint16(q.done) {
