@@ -31,6 +31,7 @@ type Caps struct {
 	StreamMemory  bool // 64-bit stream memory operations
 	HostAtomics   bool // atomics to host memory are atomic against the host's
 	RDMA, DMABuf  bool // network cards can reach its memory: by a kernel module, by DMA-BUF
+	SharedRDMA    bool // likewise that which processes share, if it is asked for
 	ShareableFD   bool // its memory can be shared between processes by a descriptor
 	SharedHost    bool // the host's memory that processes share is for its kernels at the address that it has for the host
 	Multicast     bool // one store can reach the memory of several GPUs; never used unless it is asked for
@@ -59,6 +60,7 @@ const (
 	attrVirtualMemory   = 102
 	attrShareableFD     = 103
 	attrBlocksPerSM     = 106
+	attrSharedRDMA      = 110
 	attrGPUDirectRDMA   = 116
 	attrStreamMemory    = 122
 	attrDMABuf          = 124
@@ -96,7 +98,7 @@ func (d *driver) caps(index, count int, dev uintptr) (Caps, error) {
 		{attrPCIBus, &bus, nil}, {attrPCIDevice, &slot, nil}, {attrPCIDomain, &domain, nil}, {attrThreadsPerSM, &threads, nil},
 		{attrCopyEngines, &c.CopyEngines, nil}, {attrUnified, nil, &c.Unified}, {attrMajor, &c.Major, nil}, {attrMinor, &c.Minor, nil},
 		{attrHostAtomics, nil, &c.HostAtomics}, {attrCooperative, nil, &c.Cooperative}, {attrVirtualMemory, nil, &virtual}, {attrShareableFD, nil, &c.ShareableFD},
-		{attrRegisteredHost, nil, &c.SharedHost}, {attrMulticast, nil, &c.Multicast},
+		{attrRegisteredHost, nil, &c.SharedHost}, {attrMulticast, nil, &c.Multicast}, {attrSharedRDMA, nil, &c.SharedRDMA},
 		{attrBlocksPerSM, &c.BlocksPerSM, nil}, {attrGPUDirectRDMA, nil, &c.RDMA}, {attrStreamMemory, nil, &c.StreamMemory}, {attrDMABuf, nil, &c.DMABuf},
 	} {
 		out[1] = 0

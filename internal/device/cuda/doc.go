@@ -74,6 +74,8 @@
 // A device that is opened Shared takes device memory by the driver's virtual memory management, in pieces of 2 MiB, each with a
 // descriptor that another process imports and maps, and pinned memory as a memfd that each process maps and registers. Whether
 // that works is tried at Open, once for each kind. Where it does not, memory is the process's own, and the ranks use a network.
+// Device memory is taken so that NICs reach it (gpuDirectRDMACapable) where the GPU says that it can be; that flag has run over
+// the driver's test double alone.
 //
 // # Multicast
 //

@@ -44,6 +44,21 @@ func TestRegisters(t *testing.T) {
 	shut(t, dev.Close) // and the double holds that no memory is left
 }
 
+// TestSharedRDMA: memory that processes share is taken for NICs too where the GPU says that it can be, and only there.
+func TestSharedRDMA(t *testing.T) {
+	for _, can := range []int{0, 1} {
+		d := newDouble(t) // which refuses it otherwise
+		d.Set("rdma", can)
+		dev := d.open(cuda.Options{Shared: true})
+		m := must[device.Memory](t)(dev.Alloc(100))
+		if m.Handle().FD < 0 {
+			t.Errorf("rdma=%d: memory is not shared", can)
+		}
+		shut(t, m.Free)
+		shut(t, dev.Close)
+	}
+}
+
 // TestDMABuf: a piece of device memory is at its offset in whole pages that another driver can map.
 func TestDMABuf(t *testing.T) {
 	d := newDouble(t)

@@ -15,12 +15,14 @@ import (
 // exported, imported, and mapped where addresses were reserved. The host's is a memfd that each process maps and pins. What a
 // descriptor is, it says itself.
 
-// CUmemAllocationProp is 32 bytes: type at 0, requestedHandleTypes at 4, location's type at 8 and id at 12, and what stays zero.
+// CUmemAllocationProp is 32 bytes: type at 0, requestedHandleTypes at 4, location's type at 8 and id at 12, allocFlags at
+// 24, whose second byte is gpuDirectRDMACapable, and what stays zero.
 // CUmemAccessDesc is 12: location's type and id, and the flags (cuda.h).
 const (
 	memPinned         = 1 // CU_MEM_ALLOCATION_TYPE_PINNED: memory that stays where it is
 	memDescriptor     = 1 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 	memOnDevice       = 1 // CU_MEM_LOCATION_TYPE_DEVICE
+	memForNICs        = 1 << 8
 	memReadWrite      = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 	memGrainSufficing = 0 // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 	registerFlags     = 3 // CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP
@@ -46,7 +48,11 @@ func (d *Device) tryShared() error {
 }
 
 func (c *card) properties() *[8]uint32 {
-	return &[8]uint32{memPinned, memDescriptor, memOnDevice, uint32(c.dev)}
+	p := &[8]uint32{memPinned, memDescriptor, memOnDevice, uint32(c.dev)}
+	if c.caps.SharedRDMA {
+		p[6] = memForNICs
+	}
+	return p
 }
 
 // grain is what sizes of memory that is mapped are a multiple of.

@@ -30,7 +30,7 @@ static pthread_cond_t turn = PTHREAD_COND_INITIALIZER; // something ended, came 
 static __thread struct ctx* current;
 
 static struct {
-	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm, held, multicast;
+	u64 devices, version, memory, smems, mode, peer, warp, streammem, sms, vmm, held, multicast, rdma;
 } conf;
 static R sticky;        // of the process
 static u64 used;        // device memory
@@ -135,14 +135,14 @@ static void wait_for_kernels(void) {
 void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
-	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1;
+	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1, conf.rdma = 1;
 	sticky = 0, waited = 0, null_stream = 0, stack = 1024, host_table = 0;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
 }
 
 R double_set(const char* what, u64 value) {
-	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}, {"held", &conf.held}, {"multicast", &conf.multicast}};
+	struct { const char* name; u64* at; } all[] = {{"devices", &conf.devices}, {"version", &conf.version}, {"memory", &conf.memory}, {"mode", &conf.mode}, {"peer", &conf.peer}, {"warp", &conf.warp}, {"streammem", &conf.streammem}, {"sms", &conf.sms}, {"vmm", &conf.vmm}, {"held", &conf.held}, {"multicast", &conf.multicast}, {"rdma", &conf.rdma}};
 	for (unsigned i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(all[i].name, what)) {
 			pthread_mutex_lock(&mu);
@@ -346,6 +346,7 @@ R cuDeviceGetAttribute(int* v, int a, int d) {
 	case 40: *v = 3; break;
 	case 75: *v = 9; break;
 	case 34: case 50: case 76: case 86: *v = 0; break;
+	case 110: *v = (int)conf.rdma; break;
 	case 103: *v = (int)conf.vmm; break;
 	case 106: *v = 32; break;
 	case 132: *v = (int)conf.multicast; break;
@@ -490,7 +491,7 @@ R cuMemHostAlloc(u64* p, u64 n, unsigned flags) { BEGIN(1); if (n > 8 << 20) wai
 R cuMemFreeHost(u64 p) { BEGIN(1); return leave(give(p, 1)); }
 
 // Memory that processes share. Properties and access are as cuda.h lays them out.
-static R fits(const unsigned* prop) { return prop[0] == 1 && prop[1] == 1 && prop[2] == 1 && prop[3] < conf.devices && !prop[4] && !prop[5] && !prop[6] && !prop[7] ? OK : INVALID; }
+static R fits(const unsigned* prop) { return prop[0] == 1 && prop[1] == 1 && prop[2] == 1 && prop[3] < conf.devices && !prop[4] && !prop[5] && prop[6] == (conf.rdma ? 1u << 8 : 0) && !prop[7] ? OK : INVALID; }
 static void drop(struct phys* p) {
 	if (--p->refs) return;
 	if (p->own) used -= p->bytes;
