@@ -50,3 +50,6 @@ func MemAvailable() (bytes uint64, ok bool) { return 0, false }
 
 // RetrySoon does nothing on this system.
 func RetrySoon(int) {}
+
+// Netlink is not available on this system.
+func Netlink([]byte) ([]byte, error) { return nil, errors.New("netlink is there on linux only") }

@@ -51,6 +51,7 @@ type Facts struct {
 	Emulated   bool   // it is a program: its figures say so
 	MaxMessage uint32 // largest write or read, bytes; kernels cut larger ones
 	MaxDepth   int    // of a queue pair
+	About      string // of a real one: which device and port, and what was found there, in a line
 }
 
 // NIC is one rank's NIC. Nothing of it blocks. One caller at a time calls its methods.

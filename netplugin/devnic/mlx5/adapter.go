@@ -207,3 +207,25 @@ func (a *adapter) route(pd handle, number uint32, to address, class uint8, c *co
 	}
 	return nil
 }
+
+// about says in a line which port it is, and what becomes of packets of a traffic class.
+func (a *adapter) about(class uint8) string {
+	s := fmt.Sprintf("%s port %d, MTU %d, ", a.name, a.port, 128<<a.facts.mtu)
+	if !a.facts.ethernet {
+		return s + fmt.Sprintf("InfiniBand LID %d", a.facts.lid)
+	}
+	s += fmt.Sprintf("RoCE v2 GID %s, traffic class %d: ", gidText(a.gid.gid), class)
+	answer, err := a.queryDCB(a.gid.iface)
+	var d dcb
+	if err == nil {
+		d, err = decodeDCB(answer)
+	}
+	if err != nil {
+		return s + fmt.Sprintf("its priority is not known (%v)", err)
+	}
+	p := d.priority[class>>2]
+	if d.lossless>>p&1 == 0 {
+		return s + fmt.Sprintf("priority %d, which may lose packets (no flow control, PFC)", p)
+	}
+	return s + fmt.Sprintf("priority %d, lossless", p)
+}

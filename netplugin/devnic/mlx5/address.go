@@ -75,4 +75,4 @@ func decodeExport(b []byte) (e exported, err error) {
 func be32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
 func get32(b []byte) uint32          { return binary.BigEndian.Uint32(b) }
 
-func gidText(gid [16]byte) string { return netip.AddrFrom16(gid).String() }
+func gidText(gid [16]byte) string { return netip.AddrFrom16(gid).Unmap().String() }

@@ -16,7 +16,7 @@
 // payload where NIC and GPU do not share a switch. Whether that happens is the first thing to try on hardware.
 //
 // Whatever can be read is: what the NIC can, the port's state, MTU and link layer, whether packets need a GRH, the GIDs and
-// which version of RoCE they are of. Of several NICs with an active port, rank r takes number r modulo their count, in the
+// which version of RoCE they are of, the priority of the traffic class and whether it loses packets. Of several NICs with an active port, rank r takes number r modulo their count, in the
 // order of their names.
 //
 // Formats and numbers are facts of public headers: include/linux/mlx5/mlx5_ifc.h of Linux and providers/mlx5/{mlx5_ifc.h,

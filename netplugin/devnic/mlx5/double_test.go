@@ -22,6 +22,7 @@ type double struct {
 	ports  []portFacts
 	gids   []gidEntry // of each port
 	mac    [6]byte
+	dcb    []byte // what the kernel says of interface 4
 	page   []byte // of registers, from the one that rings on
 
 	calls  int
@@ -67,7 +68,8 @@ func (f *fabric) join(t testing.TB) *double {
 			capRoCE:   answer(map[field]uint64{capRoCETime: 2}),
 		},
 		ports: []portFacts{{state: portActive, mtu: 5, gids: 4, lid: 7, ethernet: true}},
-		gids:  []gidEntry{{gid: [16]byte{0xfe, 0x80, 15: 1}, kind: gidRoCEv2}, {gid: v4(len(f.nics)), index: 2, kind: 1}, {gid: v4(len(f.nics)), index: 3, kind: gidRoCEv2}},
+		gids:  []gidEntry{{gid: [16]byte{0xfe, 0x80, 15: 1}, kind: gidRoCEv2, iface: 4}, {gid: v4(len(f.nics)), index: 2, kind: 1}, {gid: v4(len(f.nics)), index: 3, kind: gidRoCEv2, iface: 4}},
+		dcb:   dcbAnswer(1<<3, 0x68>>2, 3),
 	}
 	f.nics = append(f.nics, d)
 	return d
@@ -166,6 +168,13 @@ func (d *double) queryGID(c handle, port uint8, index int) (gidEntry, bool, erro
 		}
 	}
 	return gidEntry{}, false, d.step("queryGID")
+}
+
+func (d *double) queryDCB(iface uint32) ([]byte, error) {
+	if iface != 4 {
+		d.Errorf("interface %d is asked for", iface)
+	}
+	return d.dcb, d.step("queryDCB")
 }
 
 func (d *double) queryEQ(c handle) (uint32, error) { d.get(c, "context"); return 9, d.step("queryEQ") }

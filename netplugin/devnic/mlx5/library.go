@@ -5,11 +5,13 @@ package mlx5
 import (
 	"errors"
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
 	"syscall"
 
+	"github.com/doorbell-net/doorbell/internal/sys"
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 	"github.com/doorbell-net/doorbell/netplugin/devnic"
 )
@@ -216,6 +218,14 @@ func (l *library) queryGID(context handle, port uint8, index int) (gidEntry, boo
 		return gidEntry{}, false, nil
 	}
 	return decodeGID(out), err == nil, err
+}
+
+func (l *library) queryDCB(iface uint32) ([]byte, error) {
+	i, err := net.InterfaceByIndex(int(iface))
+	if err != nil {
+		return nil, fmt.Errorf("interface %d: %w", iface, err)
+	}
+	return sys.Netlink(askDCB(i.Name))
 }
 
 func (l *library) queryEQ(context handle) (uint32, error) {

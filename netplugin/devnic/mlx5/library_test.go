@@ -125,7 +125,7 @@ func TestLibrary(t *testing.T) {
 	got, err := d.use()
 	answers := fmt.Sprint(iota8(0xa1, 20))
 	want := strings.Join([]string{
-		"[mlx5_0 mlx5_1]", "", "{4 3 255 20818 true true}", "{[96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111] 21 2} true", "false", "113", "6382179", "4276803 true",
+		"[mlx5_0 mlx5_1]", "", "{4 3 255 20818 true true}", "{[96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111] 21 2 8} true", "false", "113", "6382179", "4276803 true",
 		"825373492", "", "{305419896 2596069104}", "", "{305419896 2596069104}", "[1 2 3 4 5 6]", "", answers, answers, answers, "", "", "",
 	}, "\n")
 	if err != nil || got != want {

@@ -40,6 +40,7 @@ type nic struct {
 	uar    uint32 // the page of doorbell registers
 	eqn    uint32
 	bell   gpu.Ptr[uint64]
+	about  string
 
 	own   map[uint32]handle // registered memory by its key
 	pairs map[uint32]*pair  // by number
@@ -78,7 +79,7 @@ func (p provider) open(c devnic.Config) (_ *nic, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nic{adapter: a, config: c, own: map[uint32]handle{}, pairs: map[uint32]*pair{}}
+	n := &nic{adapter: a, config: c, about: a.about(uint8(c.TrafficClass)), own: map[uint32]handle{}, pairs: map[uint32]*pair{}}
 	if err := n.prepare(); err != nil {
 		return nil, fmt.Errorf("NIC %s: %w", a.name, errors.Join(err, a.ends.run()))
 	}
@@ -115,7 +116,7 @@ func (n *nic) prepare() (err error) {
 
 // Facts are those of the NIC.
 func (n *nic) Facts() devnic.Facts {
-	return devnic.Facts{MaxMessage: n.caps.maxMessage(), MaxDepth: n.caps.maxDepth()}
+	return devnic.Facts{MaxMessage: n.caps.maxMessage(), MaxDepth: n.caps.maxDepth(), About: n.about}
 }
 
 // note keeps an error for Close.

@@ -21,7 +21,7 @@ func decodePort(b *[portBytes]byte) portFacts {
 }
 
 func decodeGID(b *[gidBytes]byte) gidEntry {
-	return gidEntry{gid: [16]byte(b[:16]), index: int(native.Uint32(b[16:])), kind: native.Uint32(b[24:])}
+	return gidEntry{gid: [16]byte(b[:16]), index: int(native.Uint32(b[16:])), kind: native.Uint32(b[24:]), iface: native.Uint32(b[28:])}
 }
 
 // encodeAH is an address handle's attributes (struct ibv_ah_attr).

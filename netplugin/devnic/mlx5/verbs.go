@@ -19,6 +19,8 @@ type verbs interface {
 	queryPort(context handle, port uint8) (portFacts, error)
 	// queryGID reads an entry of a port's table; false where there is none.
 	queryGID(context handle, port uint8, index int) (gidEntry, bool, error)
+	// queryDCB asks the kernel how a network interface treats priorities.
+	queryDCB(iface uint32) ([]byte, error)
 	// queryEQ is the number of an event queue.
 	queryEQ(context handle) (uint32, error)
 	allocPD(context handle) (pd handle, number uint32, err error)
@@ -78,6 +80,7 @@ type gidEntry struct {
 	gid   [16]byte
 	index int
 	kind  uint32
+	iface uint32 // of the network interface, on Ethernet
 }
 
 // Kinds of GID.
