@@ -44,7 +44,7 @@ func usable(v verbs) (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	why := []error{}
+	var why []error
 	for _, name := range all {
 		a, err := openAdapter(v, name)
 		if err == nil {
@@ -152,7 +152,7 @@ func (a *adapter) choosePort() error {
 	return errors.Join(append(why, errors.New("no port can be used"))...)
 }
 
-func (a *adapter) tryPort(port uint8) (err error) {
+func (a *adapter) tryPort(port uint8) error {
 	f, err := a.queryPort(a.context, port)
 	switch {
 	case err != nil:
@@ -194,7 +194,7 @@ func linkLocal(gid [16]byte) bool { return gid[0] == 0xfe && gid[1]&0xc0 == 0x80
 // route fills in how packets get to a peer, by the address of its queue pair.
 func (a *adapter) route(pd handle, number uint32, to address, class uint8, c *connection) (err error) {
 	if to.ethernet != a.facts.ethernet {
-		return fmt.Errorf("one end is of Ethernet and the other of InfiniBand")
+		return errors.New("one end is of Ethernet and the other of InfiniBand")
 	}
 	c.port, c.mtu, c.ethernet, c.lid = a.port, min(a.facts.mtu, to.mtu), to.ethernet, to.lid
 	c.global = to.ethernet || a.facts.global || [8]byte(to.gid[:8]) != [8]byte(a.gid.gid[:8])

@@ -262,13 +262,13 @@ func (l *library) allocPD(context handle) (pd handle, number uint32, err error) 
 
 func (l *library) freePD(pd handle) error { return l.status(ibvDeallocPD, uintptr(pd)) }
 
+// uncached is a page of registers that a store reaches at once (MLX5DV_UAR_ALLOC_TYPE_NC; Linux 5.8).
+const uncached = 1
+
 func (l *library) allocUAR(context handle) (registers, error) {
-	// A page that is not cached and that others may use too (MLX5DV_UAR_ALLOC_TYPE_NC); older kernels have the other kind alone.
-	uar, err := l.object(dvAllocUAR, uintptr(context), 1)
+	uar, err := l.object(dvAllocUAR, uintptr(context), uncached)
 	if err != nil {
-		if uar, err = l.object(dvAllocUAR, uintptr(context), 0); err != nil {
-			return registers{}, err
-		}
+		return registers{}, err
 	}
 	w := ffi.Words(uintptr(uar), 3) // struct mlx5dv_devx_uar
 	return registers{uar: uar, page: uint32(w[2]), bell: uintptr(w[0])}, nil

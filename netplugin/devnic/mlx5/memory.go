@@ -35,11 +35,11 @@ func (n *nic) ExportDevice(at gpu.Ptr[byte], bytes int) ([]byte, error) {
 // accessOf is what others may do. Signals are strictly ordered, so each is behind the payload that was written before it;
 // payload need not be among itself.
 func accessOf(signals bool) uint32 {
-	const any = accessWrite | accessRemoteWrite | accessRemoteRead
+	const both = accessWrite | accessRemoteWrite | accessRemoteRead
 	if signals {
-		return any | accessRemoteAtomic
+		return both | accessRemoteAtomic
 	}
-	return any | accessRelaxed
+	return both | accessRelaxed
 }
 
 func (n *nic) byAddress(at gpu.Ptr[byte], bytes int, access uint32) (handle, mrKeys, error) {

@@ -40,7 +40,7 @@ type nic struct {
 	uar    uint32 // the page of doorbell registers
 	eqn    uint32
 	bell   gpu.Ptr[uint64]
-	about  string
+	line   string // about the port
 
 	own   map[uint32]handle // registered memory by its key
 	pairs map[uint32]*pair  // by number
@@ -79,7 +79,7 @@ func (p provider) open(c devnic.Config) (_ *nic, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &nic{adapter: a, config: c, about: a.about(uint8(c.TrafficClass)), own: map[uint32]handle{}, pairs: map[uint32]*pair{}}
+	n := &nic{adapter: a, config: c, line: a.about(uint8(c.TrafficClass)), own: map[uint32]handle{}, pairs: map[uint32]*pair{}}
 	if err := n.prepare(); err != nil {
 		return nil, fmt.Errorf("NIC %s: %w", a.name, errors.Join(err, a.ends.run()))
 	}
@@ -104,8 +104,8 @@ func (n *nic) prepare() (err error) {
 		n.freeUAR(r.uar)
 		return nil
 	})
-	// Both buffers of the register: a store to the first rings.
-	at, free, err := n.config.MapRegisters(ffi.Bytes(r.bell, max(8, 1<<n.caps.logRegisters)))
+	// Both buffers of the register, of the page's upper half: a store to the first rings.
+	at, free, err := n.config.MapRegisters(ffi.Bytes(r.bell, min(max(8, 1<<n.caps.logRegisters), pageBytes/2)))
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (n *nic) prepare() (err error) {
 
 // Facts are those of the NIC.
 func (n *nic) Facts() devnic.Facts {
-	return devnic.Facts{MaxMessage: n.caps.maxMessage(), MaxDepth: n.caps.maxDepth(), About: n.about}
+	return devnic.Facts{MaxMessage: n.caps.maxMessage(), MaxDepth: n.caps.maxDepth(), About: n.line}
 }
 
 // note keeps an error for Close.
