@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -149,6 +150,22 @@ func TestMissing(t *testing.T) {
 	if _, err := libc(t).Symbol("doorbell_none"); err == nil || !strings.Contains(err.Error(), "doorbell_none") {
 		t.Errorf("a symbol that is not there: %v", err)
 	}
+}
+
+// TestMissingReasons: the linker keeps the reason for each thread, and everybody gets their own.
+func TestMissingReasons(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 200 {
+				if _, err := Open("libdoorbell-none.so.7"); !strings.Contains(err.Error(), "No such file") {
+					t.Errorf("a library that is not there: %v", err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestAllocs holds that a call allocates nothing.
