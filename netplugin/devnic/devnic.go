@@ -27,6 +27,15 @@ type Provider interface {
 	Open(Config) (NIC, error)
 }
 
+// Prober is a Provider of real NICs. Such a one is taken without being named where each rank's Probe finds a NIC; a Provider
+// without Probe only by its name.
+type Prober interface {
+	Provider
+	// Probe says what this machine lacks for a NIC that kernels drive, nil if Open may be called. It changes nothing, and
+	// waits for nobody.
+	Probe() error
+}
+
 // Config is what a NIC is told about its rank.
 type Config struct {
 	Rank, Ranks int
@@ -121,6 +130,16 @@ func Register(p Provider) {
 		panic(fmt.Sprintf("devnic: two providers are named %q", p.Name()))
 	}
 	providers[p.Name()] = p
+}
+
+// Providers are all that are known, by name.
+func Providers() (all []Provider) {
+	mu.RLock()
+	defer mu.RUnlock()
+	for _, name := range slices.Sorted(maps.Keys(providers)) {
+		all = append(all, providers[name])
+	}
+	return all
 }
 
 // Lookup finds a provider by its name. The error lists those that are there.
