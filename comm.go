@@ -32,6 +32,7 @@ type Comm struct {
 	dev      device.Device
 	plugin   netplugin.Plugin
 	endpoint netplugin.Endpoint
+	choice   gdaki.Choice        // of what drives the network
 	nic      *gdaki.NIC          // that kernels drive, over endpoint if it is an emulated one; nil with the proxy
 	memory   netplugin.Registrar // whichever of the two knows this rank's memory
 	engine   *proxy.Engine
@@ -82,7 +83,7 @@ func (c *Comm) Hosts() int { return bootstrap.Machines(c.group) }
 
 // Info is what a communicator is made of. Results carry it.
 type Info struct {
-	Net      string // the network plugin
+	Net      string // the network plugin, or the real NIC that kernels drive
 	Backend  string // who drives the network: proxy, or gdaki, kernels themselves
 	NIC      string // what kernels drive, empty with the proxy
 	Device   string // what runs the kernels
@@ -108,7 +109,10 @@ func (c *Comm) Info() Info {
 		Network: c.plugin.Powers().Network, Emulated: c.dev.Name() == "soft",
 	}
 	if c.nic != nil {
-		i.Backend, i.NIC, i.Emulated = "gdaki", c.opt.nic, i.Emulated || c.nic.Facts().Emulated
+		i.Backend, i.NIC, i.Emulated = "gdaki", c.choice.NIC, i.Emulated || c.nic.Facts().Emulated
+		if c.choice.Real {
+			i.Net, i.Network = i.NIC, true
+		}
 	}
 	return i
 }

@@ -79,7 +79,7 @@ func TestGDAKIRefuses(t *testing.T) {
 	})
 	t.Setenv("DOORBELL_NIC", "none")
 	_, err := doorbell.Local(2, doorbell.Options{Backend: "gdaki", Log: quiet()})
-	says(t, err, "a NIC that is not there", `"none"`, "softnic")
+	says(t, err, "a NIC that is not there", "NIC none: ranks 0-1", "softnic")
 }
 
 // TestGDAKICuts: a put and a get larger than the NIC's messages arrive whole, with one signal and one count.

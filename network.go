@@ -13,6 +13,7 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
+	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/gdaki"
 	"github.com/doorbell-net/doorbell/netplugin"
 	_ "github.com/doorbell-net/doorbell/netplugin/ce" // the network of a device's copy engines, within a process
@@ -52,14 +53,47 @@ func (c *Comm) openNetwork(ctx context.Context, auth netplugin.Auth, reach [][]b
 	return c.meet(ctx)
 }
 
+// wish is what this rank asks for to drive the network, and what it has.
+func (c *Comm) wish() gdaki.Wish {
+	w := gdaki.Wish{Backend: c.opt.Backend, By: c.opt.backend.By, NIC: c.opt.nic}
+	if c.opt.Net != "auto" {
+		w.Net = c.opt.Net
+	}
+	if w.Backend != "proxy" {
+		w.NICs = gdaki.Look()
+	}
+	return w
+}
+
+// choose finds what drives the network from what all ranks said.
+func (c *Comm) choose(all []hello) (err error) {
+	wishes := make([]gdaki.Wish, len(all))
+	for r, h := range all {
+		wishes[r] = h.Wish
+	}
+	if c.choice, err = gdaki.Choose(wishes); err != nil {
+		kind := ErrCannot
+		if errors.Is(err, gdaki.ErrDiffer) {
+			kind = ErrDisagree
+		}
+		return ofKind(kind, fmt.Errorf("rank %d: open: %w", c.rank, err))
+	}
+	// That a variable of NCCL's was followed, or that one was overruled, is news to whoever set it for NCCL.
+	if by := c.opt.backend; c.rank == 0 && (len(by.Over) > 0 || strings.HasPrefix(by.By, "NCCL_")) {
+		c.opt.Log.Info("who drives the network", "backend", c.opt.Backend, "says", by.By, "overruled", strings.Join(by.Over, " "))
+	}
+	return nil
+}
+
 // openNIC makes the NIC that this rank's kernels drive, if they do. Collective.
 func (c *Comm) openNIC(ctx context.Context) error {
 	c.memory = c.endpoint
-	if c.opt.Backend != "gdaki" {
+	name := c.choice.NIC
+	if name == "" {
 		return nil
 	}
-	p, err := devnic.Lookup(c.opt.nic)
-	if err == nil && c.dev.Name() != "soft" {
+	p, err := devnic.Lookup(name)
+	if err == nil && !c.choice.Real && c.dev.Name() != "soft" {
 		err = fmt.Errorf("device %s: softnic reads and writes windows as memory of the host, which those are not, and no other NIC has run; soft is accepted: %w", c.dev.Name(), ErrCannot)
 	}
 	if err == nil {
@@ -68,17 +102,33 @@ func (c *Comm) openNIC(ctx context.Context) error {
 			MapRegisters: c.dev.MapRegisters, DMABuf: c.dev.DMABuf, TrafficClass: c.opt.TrafficClass,
 		}, c.owner)
 	}
+	if err != nil && c.opt.Backend == "auto" {
+		err = fmt.Errorf("%w; %s=proxy does without a NIC", err, env.Backend.Name())
+	}
 	if err != nil {
-		err = fmt.Errorf("open: backend gdaki: %w", err)
+		err = fmt.Errorf("open: backend gdaki: NIC %s: %w", name, err)
 	}
 	if err := c.agree(ctx, "open NIC", err); err != nil {
 		return err
 	}
 	c.memory = c.nic
-	if c.rank == 0 && c.nic.Facts().Emulated {
-		c.opt.Log.Info("kernels drive an emulated NIC: its figures are none of hardware", "nic", c.opt.nic, "wire", c.plugin.Name())
+	if c.rank == 0 {
+		c.tellNIC()
 	}
 	return nil
+}
+
+// tellNIC says in one line what kernels drive.
+func (c *Comm) tellNIC() {
+	if !c.nic.Facts().Emulated {
+		c.opt.Log.Info("kernels drive a NIC", "nic", c.choice.NIC)
+		return
+	}
+	about := []any{"nic", c.choice.NIC, "wire", c.plugin.Name()}
+	if c.choice.Why != "" {
+		about = append(about, "why", c.choice.Why)
+	}
+	c.opt.Log.Info("kernels drive an emulated NIC: its figures are none of hardware", about...)
 }
 
 // pinned is memory of the host that kernels reach.

@@ -20,6 +20,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/device/soft"
 	"github.com/doorbell-net/doorbell/internal/env"
+	"github.com/doorbell-net/doorbell/internal/gdaki"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/internal/topo"
 	"github.com/doorbell-net/doorbell/netplugin"
@@ -28,7 +29,7 @@ import (
 )
 
 // version is of what ranks say to each other; ranks of different ones refuse each other.
-const version = 4
+const version = 5
 
 // Open joins a job as one of its ranks. Who this process is comes from the environment that "doorbell run" sets, unless
 // Options says it. Collective: it returns when all ranks have come, or by ctx.
@@ -211,7 +212,7 @@ func (c *Comm) failed(err error) {
 type hello struct {
 	RanksPerNode int
 	Net          string
-	Backend, NIC string
+	Wish         gdaki.Wish
 	Device       string
 	GPU          string   // which of all that there are, "" for none
 	Multicast    bool     // it may be used there
@@ -227,7 +228,7 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		return nil, c.agree(ctx, "discover nodes", err)
 	}
 	defer probe.Free()
-	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Backend: c.opt.Backend, NIC: c.opt.nic, Device: c.dev.Name(), Bytes: 4096}
+	me := hello{RanksPerNode: c.opt.RanksPerNode, Net: c.opt.Net, Wish: c.wish(), Device: c.dev.Name(), Bytes: 4096}
 	if g, ok := c.dev.(interface{ GPU() string }); ok {
 		me.GPU = g.GPU()
 	}
@@ -255,9 +256,10 @@ func (c *Comm) discover(ctx context.Context) (reach [][]bool, err error) {
 		if h := &all[r]; err == nil && (h.RanksPerNode != me.RanksPerNode || h.Net != me.Net || h.Device != me.Device || h.Multicast != me.Multicast) {
 			err = ofKind(ErrDisagree, fmt.Errorf("rank %d has %d ranks per node, network %q, device %q and multicast %v, rank %d has %d, %q, %q and %v: they must agree",
 				c.rank, me.RanksPerNode, me.Net, me.Device, me.Multicast, r, h.RanksPerNode, h.Net, h.Device, h.Multicast))
-		} else if err == nil && (h.Backend != me.Backend || h.NIC != me.NIC) {
-			err = ofKind(ErrDisagree, fmt.Errorf("rank %d has backend %q and NIC %q, rank %d has %q and %q: they must agree", c.rank, me.Backend, me.NIC, r, h.Backend, h.NIC))
 		}
+	}
+	if err == nil {
+		err = c.choose(all)
 	}
 	mine, jerr := json.Marshal(me)
 	if err := c.agree(ctx, "compare options", cmp.Or(err, jerr)); err != nil {

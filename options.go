@@ -25,8 +25,10 @@ type Options struct {
 	// Net is the network plugin: auto (shm where each rank's memory reaches each, else tcp), shm, tcp, or another that is
 	// registered; fault+NAME misbehaves.
 	Net string
-	// Backend drives the network: auto; proxy, a thread of the host for kernels; gdaki, kernels themselves, by a NIC that they
-	// write WQEs for, DOORBELL_NIC. So far that is softnic, an emulated one over Net on device soft; auto is proxy.
+	// Backend drives the network: proxy, a thread of the host for kernels; gdaki, kernels themselves, by a NIC that they write
+	// WQEs for: DOORBELL_NIC, or a real one that all ranks have, or softnic, an emulated one over Net; auto, gdaki where all
+	// ranks have a real NIC and Net is auto, else proxy. All ranks have the same. Empty takes the first that is set of
+	// DOORBELL_GIN_BACKEND, and NCCL's names for it, NCCL_GIN_TYPE (2 is proxy, 3 gdaki) and NCCL_GIN_BACKEND.
 	Backend string
 	// Device runs the kernels: auto or soft, goroutines; cuda, an NVIDIA GPU.
 	Device string
@@ -55,7 +57,8 @@ type Options struct {
 	Job        string // keeps apart jobs that share an address
 	Token      []byte // secret of the job
 
-	nic        string            // provider of the NIC that kernels drive, where they do
+	backend    env.Chosen        // Backend, and who says so
+	nic        string            // provider of the NIC that kernels drive, empty for whichever
 	launcher   string            // who started this process, in its own words
 	interfaces []netif.Interface // that peers may be reached by; nil for all
 	addresses  []netip.Addr      // of those
@@ -68,8 +71,10 @@ const maxRanks = 4096
 // fill takes from the environment what is not set.
 func (o *Options) fill(lookup env.Lookup) error {
 	err := take(lookup, env.Net, &o.Net)
-	err = cmp.Or(err, take(lookup, env.Backend, &o.Backend))
-	err = cmp.Or(err, take(lookup, env.NIC, &o.nic))
+	err = cmp.Or(err, o.fillBackend(lookup))
+	if env.NIC.IsSet(lookup) {
+		err = cmp.Or(err, take(lookup, env.NIC, &o.nic))
+	}
 	err = cmp.Or(err, take(lookup, env.Device, &o.Device))
 	err = cmp.Or(err, take(lookup, env.Progress, &o.Progress))
 	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
@@ -86,6 +91,15 @@ func (o *Options) fill(lookup env.Lookup) error {
 	}
 	if err == nil && env.Interfaces.IsSet(lookup) {
 		err = o.fillAddresses(lookup)
+	}
+	return err
+}
+
+// fillBackend finds who drives the network, and who says so.
+func (o *Options) fillBackend(lookup env.Lookup) (err error) {
+	if o.backend = (env.Chosen{Value: o.Backend, By: "Options.Backend"}); o.Backend == "" {
+		o.backend, err = env.GINBackend(lookup)
+		o.Backend = o.backend.Value
 	}
 	return err
 }

@@ -35,7 +35,7 @@ func TestProcesses(t *testing.T) {
 		t.Run(w.String(), func(t *testing.T) {
 			environ := []string{"DOORBELL_PROGRESS=" + w.progress}
 			if w.backend != "" {
-				environ = append(environ, "DOORBELL_BACKEND="+w.backend)
+				environ = append(environ, "DOORBELL_GIN_BACKEND="+w.backend)
 			}
 			if w.perNode > 0 {
 				environ = append(environ, "DOORBELL_RANKS_PER_NODE=2")

@@ -25,6 +25,7 @@ import (
 type benchConfig struct {
 	jobFlags
 	me       *launchenv.Launch // who this process is, if a launcher started it as one rank of several
+	backend  string            // Backend, or where it is empty the environment's, which ranks find by themselves
 	Local    bool              // all ranks in this process
 	Progress string            // auto, thread or assisted
 	Bind     bool              // bind each process to a core where none polls beside it
@@ -102,7 +103,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Op           string  `json:"op,omitempty"`
 		PTX          string  `json:"ptx,omitempty"`
 		Pairs        int     `json:"pairs,omitempty"`
-	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.Backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
+	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
 		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Form, c.Channels, c.Ring, c.Gating, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
 }
 
@@ -176,13 +177,20 @@ func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 	for _, v := range []struct {
 		to  *string
 		env env.String
-	}{{&c.Net, env.Net}, {&c.Backend, env.Backend}, {&c.Device, env.Device}, {&c.Progress, env.Progress}} {
+	}{{&c.Net, env.Net}, {&c.Device, env.Device}, {&c.Progress, env.Progress}} {
 		if *v.to == "" {
 			var err error
 			if *v.to, err = v.env.Get(lookup); err != nil {
 				return c, usagef("%w", err)
 			}
 		}
+	}
+	if c.backend = c.Backend; c.backend == "" {
+		by, err := env.GINBackend(lookup)
+		if err != nil {
+			return c, usagef("%w", err)
+		}
+		c.backend = by.Value
 	}
 	if err := oneOf("--progress", c.Progress, "auto", "thread", "assisted"); err != nil {
 		return c, err

@@ -84,7 +84,7 @@ func parse(t *testing.T, bench, args string, vars map[string]string) (benchConfi
 func TestConfigDefaults(t *testing.T) {
 	c, err := parse(t, "pingpong", "", nil)
 	if err != nil || c.Ranks != 2 || c.LSA || len(c.Sizes) != 21 || c.Timeout != 30*time.Second || c.Warmup != -1 || c.Seed == 0 ||
-		c.Net != "auto" || c.Backend != "auto" || c.Device != "auto" || c.Progress != "auto" {
+		c.Net != "auto" || c.backend != "auto" || c.Device != "auto" || c.Progress != "auto" {
 		t.Errorf("%+v %v", c, err)
 	}
 	if c, err = parse(t, "ll", "", nil); err != nil || c.Ranks != 4 || !c.LSA || len(c.Tokens) != 1 || c.Tokens[0] != 64 || c.Hidden != 7168 || c.TopK != 8 ||
@@ -112,8 +112,15 @@ func TestConfigFlagsBeatEnvironment(t *testing.T) {
 	if err != nil || c.Net != "fault+shm" || c.Timeout != 2*time.Second || c.Seed != 0 || c.Progress != "assisted" || !c.LSA {
 		t.Errorf("%+v %v", c, err)
 	}
-	if _, err := parse(t, "bw", "", map[string]string{"DOORBELL_PROGRESS": "magic"}); codeOf(err) != 2 {
-		t.Errorf("%v", err)
+	for args, want := range map[string]string{"": "proxy", "--backend gdaki": "gdaki"} {
+		if c, err := parse(t, "bw", args, map[string]string{"NCCL_GIN_TYPE": "2"}); err != nil || c.backend != want || c.Backend != strings.TrimPrefix(args, "--backend ") {
+			t.Errorf("%q: %+v %v", args, c, err)
+		}
+	}
+	for name, value := range map[string]string{"DOORBELL_PROGRESS": "magic", "NCCL_GIN_TYPE": "4"} {
+		if _, err := parse(t, "bw", "", map[string]string{name: value}); codeOf(err) != 2 {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func (j *jobFlags) register(f *pflag.FlagSet, defaultRanks int) {
 	f.StringVar(&j.Job, "job", "", "`ID` of the job, the same on all hosts (default: made from the port or the file's name and the token, or for one host at random)")
 	f.IntVar(&j.RanksPerNode, "ranks-per-node", 0, "cut each host into virtual nodes of `K` ranks: LSA inside, network between (0: not cut)")
 	f.StringVar(&j.Net, "net", "", "network `PLUGIN`: auto, shm, tcp, verbs, or fault+shm and the like, which misbehave (default: DOORBELL_NET, or auto)")
-	f.StringVar(&j.Backend, "backend", "", "who drives the network: `auto|proxy|gdaki` (default: DOORBELL_BACKEND, or auto)")
+	f.StringVar(&j.Backend, "backend", "", "who drives the network: `auto|proxy|gdaki` (default: DOORBELL_GIN_BACKEND, or auto)")
 	f.StringVar(&j.Device, "device", "", "what runs the kernels: `auto|soft|cuda` (default: DOORBELL_DEVICE, or auto)")
 }
 

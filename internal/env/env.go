@@ -3,6 +3,8 @@
 // Package env is the registry of the DOORBELL_* environment variables: each is declared once, in vars.go, with its name,
 // type, default and a line of help, and read only through the typed value declared there.
 //
+// Of other software's variables it has those that foreign names.
+//
 // To add one: declare it in vars.go, run `go test ./internal/env -update`, and use its Get.
 package env
 
@@ -37,6 +39,9 @@ type Info struct {
 
 var registry []Info
 
+// foreign are the names without the prefix that are read too: NCCL's, for who comes from there.
+var foreign = []string{"NCCL_GIN_TYPE", "NCCL_GIN_BACKEND"}
+
 // Var is one declared variable whose values are of type T. Its methods may be called from many goroutines.
 type Var[T any] struct {
 	info  Info
@@ -46,8 +51,8 @@ type Var[T any] struct {
 // declare registers a variable. It panics on a broken declaration, which is a mistake in vars.go that any run shows.
 func declare[T any](info Info, parse func(string) (T, error)) Var[T] {
 	switch {
-	case !strings.HasPrefix(info.Name, Prefix):
-		panic("env: declare " + info.Name + ": the name must begin with " + Prefix)
+	case !strings.HasPrefix(info.Name, Prefix) && !slices.Contains(foreign, info.Name):
+		panic("env: declare " + info.Name + ": the name must begin with " + Prefix + ", or be one of " + strings.Join(foreign, ", "))
 	case slices.ContainsFunc(registry, func(o Info) bool { return o.Name == info.Name }):
 		panic("env: declare " + info.Name + ": declared twice")
 	case info.Help == "" || strings.Contains(info.Help, "\n"):

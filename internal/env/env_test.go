@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -95,7 +96,7 @@ func TestRefused(t *testing.T) {
 		{"DOORBELL_WORLD_SIZE", get(WorldSize), "0", "from 1"},
 		{"DOORBELL_QUEUE_DEPTH", get(QueueDepth), "1000", "power of two"},
 		{"DOORBELL_QUEUE_DEPTH", get(QueueDepth), "131072", "65536"},
-		{"DOORBELL_BACKEND", get(Backend), "Proxy", "auto, proxy, gdaki"},
+		{"DOORBELL_GIN_BACKEND", get(Backend), "Proxy", "auto, proxy, gdaki"},
 		{"DOORBELL_TIMEOUT", get(Timeout), "30", "with its unit"},
 		{"DOORBELL_TIMEOUT", get(Timeout), "-1s", "positive"},
 		{"DOORBELL_REQUIRE_TOKEN", get(RequireToken), "yes", "1, true, 0, false"},
@@ -212,4 +213,37 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q is a depth of %d", s, n)
 		}
 	})
+}
+
+// TestGINBackend: ours goes before NCCL's, its code's name before the paper's, and each is said that was set.
+func TestGINBackend(t *testing.T) {
+	ours, code, paper := "DOORBELL_GIN_BACKEND", "NCCL_GIN_TYPE", "NCCL_GIN_BACKEND"
+	for _, c := range []struct {
+		set  map[string]string
+		want Chosen
+	}{
+		{nil, Chosen{Value: "auto"}},
+		{map[string]string{ours: "", code: "", paper: ""}, Chosen{Value: "auto"}},
+		{map[string]string{ours: "gdaki", code: "2", paper: "proxy"}, Chosen{"gdaki", ours + "=gdaki", []string{code + "=2", paper + "=proxy"}}},
+		{map[string]string{ours: "auto", code: "4"}, Chosen{"auto", ours + "=auto", []string{code + "=4"}}},
+		{map[string]string{code: "3", paper: "nonsense"}, Chosen{"gdaki", code + "=3", []string{paper + "=nonsense"}}},
+		{map[string]string{code: "2"}, Chosen{Value: "proxy", By: code + "=2"}},
+		{map[string]string{code: "-1", paper: "gdaki"}, Chosen{"auto", code + "=-1", []string{paper + "=gdaki"}}},
+		{map[string]string{paper: "GDAKI"}, Chosen{Value: "gdaki", By: paper + "=GDAKI"}},
+		{map[string]string{paper: "proxy"}, Chosen{Value: "proxy", By: paper + "=proxy"}},
+	} {
+		if got, err := GINBackend(From(c.set)); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%v: got %+v, %v (want %+v)", c.set, got, err, c.want)
+		}
+	}
+	for name, c := range map[string]struct{ value, accepted string }{
+		ours: {"Proxy", "auto, proxy, gdaki"}, code: {"4", "-1 (auto), 2 (proxy), 3 (gdaki)"}, paper: {"auto", "proxy, gdaki"},
+	} {
+		_, err := GINBackend(From(map[string]string{name: c.value}))
+		for _, part := range []string{name, fmt.Sprintf("%q", c.value), c.accepted} {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%s=%s: the error %v does not say %s", name, c.value, err, part)
+			}
+		}
+	}
 }

@@ -41,7 +41,7 @@ func (o *Options) environ(base []string, rank int, id, job, tokenFile string) []
 		set("DOORBELL_RANKS_PER_NODE", strconv.Itoa(o.RanksPerNode))
 	}
 	set("DOORBELL_NET", o.Net)
-	set("DOORBELL_BACKEND", o.Backend)
+	set("DOORBELL_GIN_BACKEND", o.Backend)
 	set("DOORBELL_DEVICE", o.Device)
 	set("DOORBELL_PROGRESS", o.Progress)
 	return lastWins(env)

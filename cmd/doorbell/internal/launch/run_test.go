@@ -121,7 +121,7 @@ func TestEnvironment(t *testing.T) {
 	for _, want := range []string{
 		"[0] DOORBELL_RANK=0", "[1] DOORBELL_RANK=1", "[1] DOORBELL_WORLD_SIZE=2", "[1] DOORBELL_LOCAL_RANK=1", "[1] DOORBELL_LOCAL_SIZE=2",
 		"[1] DOORBELL_JOB=" + job, "[1] DOORBELL_ADDR=unix:@doorbell-" + job, "[1] DOORBELL_RANKS_PER_NODE=1", "[1] DOORBELL_NET=shm",
-		"[1] DOORBELL_BACKEND=proxy", "[1] DOORBELL_DEVICE=soft", "[1] DOORBELL_PROGRESS=assisted", "[1] token 64 bytes, mode -rw-------, <nil>",
+		"[1] DOORBELL_GIN_BACKEND=proxy", "[1] DOORBELL_DEVICE=soft", "[1] DOORBELL_PROGRESS=assisted", "[1] token 64 bytes, mode -rw-------, <nil>",
 	} {
 		if !strings.Contains(out, want+"\n") {
 			t.Errorf("no line %q in\n%s", want, out)
