@@ -74,6 +74,10 @@ var registry = []struct {
 	{"token", "puts of this job's ranks alone", token},
 	{"gpu", "kernels on a GPU, not goroutines", gpu},
 	{"rdma", "puts that no CPU carries", rdma},
+	{"gdaki NIC", "kernels that drive a ConnectX-6 Dx", gdakiNIC},
+	{"gdaki driver", "the same (driver for CUDA 12.2)", gdakiDriver},
+	{"gdaki memory", "the same (peermem module or dma-buf)", gdakiMemory},
+	{"gdaki mapping", "the same (doorbell mapping allowed)", gdakiMapping},
 }
 
 // Run makes all checks. It ends soon after ctx does; each look at the network is bounded by Machine.Bound.

@@ -27,15 +27,25 @@ func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range files {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		put(t, root, name, text)
 	}
 	return root
+}
+
+// put writes a file of a tree, and drop removes what is at a place of one.
+func put(t *testing.T, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func drop(t *testing.T, root, name string) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(root, name)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 const limits = `Limit                     Soft Limit           Hard Limit           Units
@@ -73,13 +83,21 @@ func answers(silent ...string) func(context.Context, []netif.Interface, string, 
 func server(t *testing.T) Machine {
 	return Machine{
 		OS: "linux", Arch: "amd64", Bound: 2 * time.Second, Env: env.From(nil),
-		Proc: tree(t, map[string]string{"sys/kernel/osrelease": "6.8.0-45-generic\n", "self/cgroup": "0::/user.slice\n", "self/limits": fmt.Sprintf(limits, "unlimited")}),
+		Proc: tree(t, map[string]string{"sys/kernel/osrelease": "6.8.0-45-generic\n", "self/cgroup": "0::/user.slice\n", "self/limits": fmt.Sprintf(limits, "unlimited"),
+			"self/status": "Name:\tdoorbell\nCapEff:\t0000000000000000\n", "driver/nvidia/params": "DmaRemapPeerMmio: 1\nRegistryDwords: \"PeerMappingOverride=1;\"\n"}),
+		Dev: tree(t, map[string]string{"infiniband/uverbs0": "", "infiniband/uverbs1": ""}),
 		Sys: tree(t, map[string]string{
 			"fs/cgroup/user.slice/cpu.max":               "max 100000\n",
 			"class/infiniband/mlx5_0/ports/1/state":      "4: ACTIVE\n",
 			"class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
 			"class/infiniband/mlx5_1/ports/1/state":      "1: DOWN\n",
 			"class/infiniband/mlx5_1/ports/1/link_layer": "Ethernet\n",
+			"class/infiniband/mlx5_0/device/vendor":      "0x15b3\n",
+			"class/infiniband/mlx5_0/device/device":      "0x1021\n",
+			"class/infiniband/mlx5_1/device/vendor":      "0x15b3\n",
+			"class/infiniband/mlx5_1/device/device":      "0x101b\n",
+			"module/nvidia/version":                      "570.86.15\n",
+			"module/nvidia_peermem/refcnt":               "0\n",
 		}),
 		CPUs:         func() ([]int, error) { return make([]int, 64), nil },
 		MemAvailable: func() (uint64, bool) { return 200 << 30, true },
@@ -108,6 +126,7 @@ func container(t *testing.T) Machine {
 	m := server(t)
 	m.Proc = tree(t, map[string]string{"sys/kernel/osrelease": "4.9.1\n", "self/cgroup": "1:cpu:/x\n0::/a/b\n", "self/limits": fmt.Sprintf(limits, "65536")})
 	m.Sys = tree(t, map[string]string{"fs/cgroup/cpu.max": "400000 100000", "fs/cgroup/a/cpu.max": "150000 100000\n", "fs/cgroup/a/b/cpu.max": "max 100000\n"})
+	m.Dev = tree(t, nil)
 	m.CPUs = func() ([]int, error) { return []int{3, 7}, nil }
 	m.MemAvailable = func() (uint64, bool) { return 700 << 20, true }
 	m.Shared = func() error { return errors.New("make shared memory: memfd_create: operation not permitted") }
@@ -208,6 +227,37 @@ func TestVerdicts(t *testing.T) {
 		"no token":       {func(m *Machine) {}, job, "token", Missing, "several hosts"},
 		"token's text":   {func(m *Machine) { m.Env = env.From(map[string]string{"DOORBELL_TOKEN": "s3cret"}) }, job, "token", OK, "DOORBELL_TOKEN is set"},
 		"token nowhere":  {func(m *Machine) { m.Env = env.From(map[string]string{"DOORBELL_TOKEN_FILE": "/nonexistent"}) }, job, "token", Missing, "/nonexistent"},
+		"old card":       {func(m *Machine) { put(t, m.Sys, "class/infiniband/mlx5_0/device/device", "0x1019") }, Options{}, "gdaki NIC", Missing, "mlx5_0 ConnectX-5 Ex, mlx5_1 ConnectX-6 use a ConnectX-6 Dx"},
+		"strange card":   {func(m *Machine) { put(t, m.Sys, "class/infiniband/mlx5_0/device/device", "0xffff") }, Options{}, "gdaki NIC", Missing, "(15b3:ffff)"},
+		"other maker":    {func(m *Machine) { put(t, m.Sys, "class/infiniband/mlx5_0/device/vendor", "0x14e4") }, Options{}, "gdaki NIC", Missing, "(14e4:1021)"},
+		"no card":        {func(m *Machine) { put(t, m.Sys, "class/infiniband/mlx5_0/device/vendor", "") }, Options{}, "gdaki NIC", Missing, "mlx5_0 of no PCI card"},
+		"old driver":     {func(m *Machine) { put(t, m.Sys, "module/nvidia/version", "525.147.05") }, Options{}, "gdaki driver", Missing, "525.147, older than CUDA 12.2's"},
+		"first driver":   {func(m *Machine) { put(t, m.Sys, "module/nvidia/version", "535.54.03") }, Options{}, "gdaki driver", OK, "535.54"},
+		"strange driver": {func(m *Machine) { put(t, m.Sys, "module/nvidia/version", "new") }, Options{}, "gdaki driver", Missing, `"new"`},
+		"no peer memory": {func(m *Machine) { drop(t, m.Sys, "module/nvidia_peermem") }, Options{}, "gdaki memory", Missing, "not the open one"},
+		"dma-buf": {func(m *Machine) {
+			drop(t, m.Sys, "module/nvidia_peermem")
+			put(t, m.Proc, "driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15\n")
+		}, Options{}, "gdaki memory", OK, "dma-buf, by linux 6.8.0"},
+		"old for dma-buf": {func(m *Machine) {
+			drop(t, m.Sys, "module/nvidia_peermem")
+			put(t, m.Proc, "sys/kernel/osrelease", "6.0.19")
+		}, Options{}, "gdaki memory", Missing, "linux 6.0.19 is too old"},
+		"mellanox's own": {func(m *Machine) {
+			drop(t, m.Sys, "module/nvidia_peermem")
+			put(t, m.Sys, "module/nv_peer_mem/version", "1.3")
+		}, Options{}, "gdaki memory", OK, "nv_peer_mem is loaded"},
+		"no mapping": {func(m *Machine) {
+			put(t, m.Proc, "driver/nvidia/params", "RegistryDwords: \"PeerMappingOverride=0;\"\n")
+		}, Options{}, "gdaki mapping", Missing, "NVreg_RegistryDwords"},
+		"administrator": {func(m *Machine) {
+			put(t, m.Proc, "driver/nvidia/params", "RegistryDwords: \"\"\n")
+			put(t, m.Proc, "self/status", "CapEff:\t000001ffffffffff\n")
+		}, Options{}, "gdaki mapping", OK, "CAP_SYS_ADMIN"},
+		"verbs refused": {func(m *Machine) {
+			drop(t, m.Dev, "infiniband/uverbs1")
+			put(t, m.Dev, "infiniband/uverbs1/no", "file")
+		}, Options{}, "gdaki mapping", Missing, "uverbs1: is a directory"},
 		"token too easy": {func(m *Machine) {}, Options{TokenFile: filepath.Join(tree(t, map[string]string{"t": "12345"}), "t")}, "token", Limited, "only 5 bytes"},
 	} {
 		m := server(t)
@@ -264,6 +314,24 @@ func TestParse(t *testing.T) {
 			t.Errorf("limits %q: %s (want %s)", s, got, want)
 		}
 	}
+	for s, want := range map[string]string{"0x15b3": "5555 true", "0x0": "0 true", "0x10000": "65535 false", "15b3": "5555 false", "0x": "0 false", "": "0 false", "0xg": "0 false"} {
+		id, ok := parsePCI(s)
+		if got := fmt.Sprint(id, ok); got != want {
+			t.Errorf("PCI number %q: %s (want %s)", s, got, want)
+		}
+	}
+	for s, want := range map[string]string{"Name:\tx\nCapEff:\t0000000000200000\n": "2097152 true", "CapEff:": "0 false", "CapPrm: 1": "0 false", "CapEff: x": "0 false"} {
+		n, ok := parseCapabilities(s)
+		if got := fmt.Sprint(n, ok); got != want {
+			t.Errorf("status %q: %s (want %s)", s, got, want)
+		}
+	}
+	for s, want := range map[string]bool{`RegistryDwords: "PeerMappingOverride=1;"` + "\n": true, `RegistryDwords: "RmX=2; PeerMappingOverride=1"`: true,
+		`RegistryDwords: "PeerMappingOverride=10;"`: false, `RegistryDwords: ""`: false, `RegistryDwordsPerDevice: "PeerMappingOverride=1;"`: false, "": false} {
+		if got := parseOverride(s); got != want {
+			t.Errorf("parameters %q: %v", s, got)
+		}
+	}
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 65536: "64 KiB", 1 << 30: "1 GiB", 3 << 29: "1.5 GiB", 1 << 50: "1024 TiB"} {
 		if got := size(n); got != want {
 			t.Errorf("%d: %s (want %s)", n, got, want)
@@ -273,7 +341,8 @@ func TestParse(t *testing.T) {
 
 // FuzzParse: what the kernel's files hold may be anything in a container that fakes them.
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"150000 100000", "max 100000", "6.8.0-45", fmt.Sprintf(limits, "65536"), ".", "1.", "9999999999999999999 1"} {
+	for _, s := range []string{"150000 100000", "max 100000", "6.8.0-45", fmt.Sprintf(limits, "65536"), ".", "1.", "9999999999999999999 1",
+		"0x15b3", "CapEff:\t00ff", `RegistryDwords: "PeerMappingOverride=1;"`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -285,6 +354,15 @@ func FuzzParse(f *testing.F) {
 		}
 		if n, ok := parseMemlock(s); !ok && n != 0 && n != unlimited {
 			t.Errorf("%q is a limit of %d, and none", s, n)
+		}
+		if id, ok := parsePCI(s); ok && !strings.HasPrefix(s, "0x") {
+			t.Errorf("%q is PCI number %x", s, id)
+		}
+		if n, ok := parseCapabilities(s); !ok && n != 0 {
+			t.Errorf("%q is capabilities %x, and none", s, n)
+		}
+		if parseOverride(s) && !strings.Contains(s, "PeerMappingOverride=1") {
+			t.Errorf("%q lets registers be mapped", s)
 		}
 	})
 }

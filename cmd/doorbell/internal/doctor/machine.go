@@ -24,10 +24,11 @@ import (
 
 // Machine is what is looked at. Tests give one of their own.
 type Machine struct {
-	OS, Arch  string
-	Proc, Sys string // roots of these file systems
-	Env       env.Lookup
-	Bound     time.Duration // of each look at the network
+	OS, Arch string
+	Env      env.Lookup
+	Bound    time.Duration // of each look at the network
+
+	Proc, Sys, Dev string // roots of these file systems
 
 	CPUs         func() ([]int, error)
 	MemAvailable func() (bytes uint64, ok bool)
@@ -44,7 +45,7 @@ type Machine struct {
 // This is the machine that the process runs on.
 func This() Machine {
 	return Machine{
-		OS: runtime.GOOS, Arch: runtime.GOARCH, Proc: "/proc", Sys: "/sys", Env: os.LookupEnv, Bound: 2 * time.Second,
+		OS: runtime.GOOS, Arch: runtime.GOARCH, Proc: "/proc", Sys: "/sys", Dev: "/dev", Env: os.LookupEnv, Bound: 2 * time.Second,
 		CPUs: cpus, MemAvailable: sys.MemAvailable, Shared: tryShared, Futex: tryFutex, Membarrier: tryMembarrier,
 		Interfaces: netif.List, Try: netif.Try, Lookup: net.DefaultResolver.LookupNetIP, GPUs: gpus, Storage: storage,
 	}
