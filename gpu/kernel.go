@@ -104,6 +104,15 @@ func Codes() []*Code {
 // Name is the kernel's name in its PTX and in messages.
 func (k Kernel[A]) Name() string { return k.code.Name }
 
+// Entries are the names in its PTX that launches of it take: its own, and those of Variant and Split.
+func (k Kernel[A]) Entries() []string {
+	names := []string{k.code.Name}
+	for _, v := range k.variants {
+		names = append(names, v.code.Name)
+	}
+	return names
+}
+
 // PTX is the kernel's PTX module, empty if there is none.
 func (k Kernel[A]) PTX() string { return k.code.PTX }
 

@@ -21,13 +21,9 @@ type Kernel struct {
 	bind  bind
 }
 
-// Of is a kernel with its variants.
+// Of is a kernel with all its entries.
 func Of[A any](k gpu.Kernel[A]) Kernel {
-	names := []string{k.Name()}
-	for _, v := range k.Code().Variants {
-		names = append(names, v.Name)
-	}
-	return Kernel{names, func(args []byte) gpu.Call {
+	return Kernel{k.Entries(), func(args []byte) gpu.Call {
 		a := new(A)
 		to := gpu.Slice(gpu.Cast[byte](gpu.PtrTo(a)), int(gpu.SizeOf[A]()))
 		if len(args) != len(to) {
