@@ -93,9 +93,6 @@ func (c *Comm) openNIC(ctx context.Context) error {
 		return nil
 	}
 	p, err := devnic.Lookup(name)
-	if err == nil && !c.choice.Real && c.dev.Name() != "soft" {
-		err = fmt.Errorf("device %s: softnic reads and writes windows as memory of the host, which those are not, and no other NIC has run; soft is accepted: %w", c.dev.Name(), ErrCannot)
-	}
 	if err == nil {
 		c.nic, err = gdaki.Open(ctx, p, devnic.Config{
 			Rank: c.rank, Ranks: c.size, Wire: c.endpoint, Powers: c.plugin.Powers(), Pinned: c.pinned,

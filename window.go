@@ -85,7 +85,7 @@ func (w *Window) register(ctx context.Context) error {
 	var err error
 	if mem := w.buf.Bytes(); mem != nil {
 		w.export, err = c.export(ctx, mem, false)
-	} else if x, ok := c.endpoint.(netplugin.DeviceExporter); ok {
+	} else if x, ok := c.memory.(netplugin.DeviceExporter); ok {
 		w.export, err = c.exportDevice(ctx, x, w.buf)
 	} // else the network maps it, or does not reach it
 	if err != nil {

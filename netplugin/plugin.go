@@ -111,7 +111,7 @@ type Copier interface {
 	Close() error
 }
 
-// DeviceExporter is an endpoint of a network that has DeviceMemory and maps no peer's memory.
+// DeviceExporter is a NIC that kernels drive, or an endpoint of a network that has DeviceMemory and maps no peer's memory.
 type DeviceExporter interface {
 	// ExportDevice is Export of memory that only the device reaches.
 	ExportDevice(at gpu.Ptr[byte], bytes int) ([]byte, error)

@@ -34,15 +34,6 @@ func want(round uint64) (w []uint64) {
 
 func payload(rank, i int) byte { return byte(rank*37+i*11) ^ byte(i>>8) }
 
-// backends are the devices and backends that kernels run over here.
-func backends() []doorbell.Options {
-	all := []doorbell.Options{{Device: "soft", Timeout: limit}, {Device: "soft", Backend: "gdaki", Timeout: limit}}
-	if on, err := env.GPUs.Get(nil); err == nil && on {
-		all = append(all, doorbell.Options{Device: "cuda", Timeout: limit})
-	}
-	return all
-}
-
 // place is where windows lie, and what carries puts between them.
 type place struct {
 	device, net, backend string
@@ -53,13 +44,34 @@ func (p place) String() string {
 	return fmt.Sprintf("%s%s/%s/far=%v", p.device, p.backend, p.net, p.far)
 }
 
-// TestOps runs Ops on goroutines by either backend, and where there is a GPU on that, on ranks of one process: what it leaves is what want
-// says, and each window holds what its peer put there and got. So it does between windows in memory that only the device
-// reaches.
+// onCPU are the places everywhere, and onGPU those of the cuda device.
+var (
+	onCPU = []place{
+		{"soft", "auto", "", false}, {"soft", "auto", "gdaki", false},
+		{"soft", "ce", "", true}, {"soft", "dma", "", true}, {"soft", "staged+tcp", "", true}, {"soft", "staged+tcp", "", false},
+		{"soft", "ce", "gdaki", true},
+	}
+	onGPU = []place{
+		{"cuda", "ce", "", false}, {"cuda", "ce", "", true}, {"cuda", "dma", "", true}, {"cuda", "staged+tcp", "", true},
+		{"cuda", "ce", "gdaki", false}, {"cuda", "ce", "gdaki", true}, {"cuda", "dma", "gdaki", true}, {"cuda", "staged+tcp", "gdaki", true},
+	}
+)
+
+// hasGPU says whether tests may take a GPU.
+func hasGPU() bool {
+	on, err := env.GPUs.Get(nil)
+	return err == nil && on
+}
+
+// TestOps runs Ops on goroutines by either backend, and where there is a GPU on that, on ranks of one process: what it leaves
+// is what want says, and each window holds what its peer put there and got. So it does between windows in memory that only the
+// device reaches.
+//
+//	DOORBELL_CUDA_TEST=1 go test -run '^Test(Ops|Team)$/^cudagdaki' -v ./internal/gintest
 func TestOps(t *testing.T) {
-	places := []place{{"soft", "auto", "", false}, {"soft", "auto", "gdaki", false}, {"soft", "ce", "", true}, {"soft", "dma", "", true}, {"soft", "staged+tcp", "", true}, {"soft", "staged+tcp", "", false}}
-	if on, err := env.GPUs.Get(nil); err == nil && on {
-		places = append(places, place{"cuda", "ce", "", false}, place{"cuda", "ce", "", true}, place{"cuda", "dma", "", true}, place{"cuda", "staged+tcp", "", true})
+	places := onCPU
+	if hasGPU() {
+		places = slices.Concat(onCPU, onGPU)
 	}
 	for _, p := range places {
 		for _, ranks := range []int{2, 4} {
@@ -68,27 +80,38 @@ func TestOps(t *testing.T) {
 					if p.device == "soft" && p.net != "auto" {
 						t.Setenv(env.Far.Name(), "1")
 					}
-					cs, err := doorbell.Local(ranks, doorbell.Options{Device: p.device, Net: p.net, Backend: p.backend, Timeout: limit})
-					if err != nil {
-						t.Fatal(err)
-					}
-					var wg sync.WaitGroup
-					for _, c := range cs {
-						wg.Go(func() {
-							if err := ops(t, c, n, p.far); err != nil {
-								t.Errorf("rank %d: %v", c.Rank(), err)
-								c.Abort(err)
-							}
-						})
-					}
-					wg.Wait()
-					for _, c := range cs {
-						if err := c.Close(); err != nil {
-							t.Error(err)
-						}
-					}
+					runOps(t, p, ranks, n)
 				})
 			}
+		}
+	}
+}
+
+func runOps(t *testing.T, p place, ranks, n int) {
+	onRanks(t, ranks, doorbell.Options{Device: p.device, Net: p.net, Backend: p.backend, Timeout: limit}, func(c *doorbell.Comm) error {
+		return ops(t, c, n, p.far)
+	})
+}
+
+// onRanks runs f on ranks of this process at once.
+func onRanks(t *testing.T, ranks int, o doorbell.Options, f func(*doorbell.Comm) error) {
+	cs, err := doorbell.Local(ranks, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, c := range cs {
+		wg.Go(func() {
+			if err := f(c); err != nil {
+				t.Errorf("rank %d: %v", c.Rank(), err)
+				c.Abort(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, c := range cs {
+		if err := c.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

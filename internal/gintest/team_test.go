@@ -6,41 +6,32 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"sync"
 	"testing"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// TestTeam runs Team on goroutines by either backend, and where there is a GPU on that, on ranks of one process: each call is OK, and what was
-// stored and sent before is there after.
+// TestTeam runs Team on goroutines by either backend, and where there is a GPU on that, on ranks of one process: each call is
+// OK, and what was stored and sent before is there after.
 func TestTeam(t *testing.T) {
-	for _, o := range backends() {
-		for _, ranks := range []int{1, 2, 4} {
-			t.Run(fmt.Sprintf("%s%s/ranks=%d", o.Device, o.Backend, ranks), func(t *testing.T) {
-				cs, err := doorbell.Local(ranks, o)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var wg sync.WaitGroup
-				for _, c := range cs {
-					wg.Go(func() {
-						if err := team(t.Context(), c); err != nil {
-							t.Errorf("rank %d: %v", c.Rank(), err)
-							c.Abort(err)
-						}
-					})
-				}
-				wg.Wait()
-				for _, c := range cs {
-					if err := c.Close(); err != nil {
-						t.Error(err)
-					}
-				}
-			})
+	devices := []string{"soft"}
+	if hasGPU() {
+		devices = append(devices, "cuda")
+	}
+	for _, device := range devices {
+		for _, backend := range []string{"proxy", "gdaki"} {
+			for _, ranks := range []int{1, 2, 4} {
+				t.Run(fmt.Sprintf("%s%s/ranks=%d", device, backend, ranks), func(t *testing.T) {
+					runTeam(t, ranks, doorbell.Options{Device: device, Backend: backend, Timeout: limit})
+				})
+			}
 		}
 	}
+}
+
+func runTeam(t *testing.T, ranks int, o doorbell.Options) {
+	onRanks(t, ranks, o, func(c *doorbell.Comm) error { return team(t.Context(), c) })
 }
 
 func team(ctx context.Context, c *doorbell.Comm) error {

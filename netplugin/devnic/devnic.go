@@ -69,6 +69,7 @@ type Facts struct {
 // this rank's own memory is its local key too.
 type NIC interface {
 	netplugin.Registrar
+	netplugin.DeviceExporter
 	Facts() Facts
 	// Create makes a queue pair to a rank; this one's own is accepted.
 	Create(QPConfig) (QP, error)

@@ -7,14 +7,27 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
 // own is memory of this rank that was exported.
 type own struct {
-	mem     []byte
-	signals bool
-	wire    []byte // the wire's export
+	mem       []byte        // nil where only the device reaches it
+	dev       gpu.Ptr[byte] // the device's address, nil where the wire moves the host's bytes alone
+	withdrawn bool
+	wire      []byte // the wire's export
+}
+
+// lend makes n bytes from off on what an operation of the wire reads or fills.
+func (o *own) lend(op *netplugin.Op, off, n uint64) {
+	if o.mem != nil {
+		op.Data = o.mem[off : off+n : off+n]
+	}
+	if !o.dev.IsNil() {
+		op.Src = o.dev.Byte(off)
+	}
+	op.Bytes = int(n)
 }
 
 // region is what a key stands for: memory of a peer, or of this rank.
@@ -57,15 +70,35 @@ func decodeExport(b []byte) (e exported, err error) {
 func be32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
 func get32(b []byte) uint32          { return binary.BigEndian.Uint32(b) }
 
-// Export registers memory of this rank.
+// Export registers memory of the host.
 func (n *nic) Export(mem []byte, signals bool) ([]byte, error) {
 	wire, err := n.config.Wire.Export(mem, signals)
 	if err != nil {
 		return nil, err
 	}
+	o := &own{mem: mem, wire: wire}
+	if n.config.Powers.DeviceMemory {
+		o.dev = gpu.PtrOf(mem)
+	}
+	return n.register(o, len(mem), signals), nil
+}
+
+// ExportDevice registers memory that only the device reaches. No fetch-add reaches it: one of the host is none there.
+func (n *nic) ExportDevice(at gpu.Ptr[byte], bytes int) ([]byte, error) {
+	o := &own{dev: at}
+	if x, ok := n.config.Wire.(netplugin.DeviceExporter); ok {
+		var err error
+		if o.wire, err = x.ExportDevice(at, bytes); err != nil {
+			return nil, err
+		}
+	} // else the wire maps it
+	return n.register(o, bytes, false), nil
+}
+
+func (n *nic) register(o *own, bytes int, signals bool) []byte {
 	n.nextOwn++
-	n.own[n.nextOwn] = &own{mem, signals, wire}
-	return exported{n.nextOwn, uint64(len(mem)), signals, wire}.encode(), nil
+	n.own[n.nextOwn] = o
+	return exported{n.nextOwn, uint64(bytes), signals, o.wire}.encode()
 }
 
 // Withdraw ends its use, also by this rank.
@@ -76,7 +109,7 @@ func (n *nic) Withdraw(export []byte) {
 		return
 	}
 	n.config.Wire.Withdraw(o.wire)
-	o.mem = nil
+	o.withdrawn = true
 	delete(n.own, e.number)
 }
 
@@ -122,18 +155,26 @@ func (n *nic) Forget(key netplugin.Region) {
 	}
 }
 
-// local is bytes of this rank's memory by a key.
-func (n *nic) local(key uint32, addr, bytes uint64) ([]byte, error) {
+// local is this rank's memory by a key.
+func (n *nic) local(key uint32, addr, bytes uint64) (*own, error) {
 	r := n.regions[netplugin.Region(key)]
 	switch {
 	case r == nil || r.own == nil:
-		return nil, fmt.Errorf("local key %#x is not there", key)
-	case r.own.mem == nil:
+		return nil, n.noKey("local", key)
+	case r.own.withdrawn:
 		return nil, fmt.Errorf("local key %#x was revoked", key)
 	case !netplugin.InBounds(addr, bytes, r.size):
 		return nil, fmt.Errorf("%d bytes at %d of local key %#x, which has %d: %w", bytes, addr, key, r.size, netplugin.ErrBounds)
 	}
-	return r.own.mem[addr : addr+bytes : addr+bytes], nil
+	return r.own, nil
+}
+
+// noKey is why a key stands for nothing. Memory that the wire does not carry has key 0.
+func (n *nic) noKey(whose string, key uint32) error {
+	if key == 0 && !n.config.Powers.DeviceMemory {
+		return fmt.Errorf("%s key 0 is of no memory, or of a device's, which the wire does not carry", whose)
+	}
+	return fmt.Errorf("%s key %#x is not there", whose, key)
 }
 
 // remote is a region of a peer by a key.
@@ -141,7 +182,7 @@ func (n *nic) remote(peer int, key uint32, addr, bytes uint64, atomic bool) (*re
 	r := n.regions[netplugin.Region(key)]
 	switch {
 	case r == nil || int(r.peer) != peer:
-		return nil, fmt.Errorf("remote key %#x is not there", key)
+		return nil, n.noKey("remote", key)
 	case atomic && (!r.signals || addr&7 != 0):
 		return nil, fmt.Errorf("fetch-add at %d of remote key %#x: a multiple of 8 of a region of signals is accepted", addr, key)
 	case !netplugin.InBounds(addr, bytes, r.size):

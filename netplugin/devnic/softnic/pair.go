@@ -158,11 +158,10 @@ func (n *nic) transfer(q *pair, f *flight, w *wqe.WQE, made *int) bool {
 		n.refuse(q, f, wqe.RemoteAccess, err)
 		return true
 	}
-	data := f.value[:]
+	var near *own
 	if w.Inline {
-		binary.LittleEndian.PutUint64(data, w.Value)
-		data = data[:bytes]
-	} else if data, err = n.local(w.LocalKey, w.Local, bytes); err != nil {
+		binary.LittleEndian.PutUint64(f.value[:], w.Value)
+	} else if near, err = n.local(w.LocalKey, w.Local, bytes); err != nil {
 		n.refuse(q, f, wqe.LocalProtection, err)
 		return true
 	}
@@ -175,9 +174,14 @@ func (n *nic) transfer(q *pair, f *flight, w *wqe.WQE, made *int) bool {
 		op.Kind, op.Raise, op.Strong, op.SigDst, op.SigOff, op.SigAdd = netplugin.Signal, true, true, remote.wire, w.Remote, w.Add
 		size = bytes
 	case wqe.OpRead:
-		op.Kind, op.Dst, op.DstOff, op.Data = netplugin.Get, remote.wire, w.Remote+q.cut, data[q.cut:q.cut+size]
+		op.Kind, op.Dst, op.DstOff = netplugin.Get, remote.wire, w.Remote+q.cut
 	case wqe.OpWrite:
-		op.Kind, op.Dst, op.DstOff, op.Data = netplugin.Put, remote.wire, w.Remote+q.cut, data[q.cut:q.cut+size]
+		op.Kind, op.Dst, op.DstOff = netplugin.Put, remote.wire, w.Remote+q.cut
+	}
+	if w.Inline {
+		op.Data = f.value[:bytes]
+	} else if op.Kind != netplugin.Signal {
+		near.lend(op, w.Local+q.cut, size)
 	}
 	if q.cut += size; q.cut == bytes {
 		q.next, q.cut = q.next+1, 0

@@ -5,7 +5,8 @@
 //
 // It refuses what hardware refuses, by the same syndromes: keys that are not there or were withdrawn, addresses past a region,
 // WQEs that are none, a doorbell ahead of its queue. A queue pair keeps the order of a reliable connection, and after an error
-// flushes the rest. Its wire is a network plugin, so it has that one's faults too.
+// flushes the rest. Its wire is a network plugin, so it has that one's faults too. Queues and doorbells are memory of the host;
+// bytes of a device's memory are the wire's to move, where that carries them.
 //
 // Three things differ from hardware. Each queue pair has a doorbell register of its own, since a register that is memory keeps
 // the last store only. What a fetch-add returns is not carried by the wire: its sink is checked and left alone. And a wait for

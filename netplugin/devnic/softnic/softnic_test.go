@@ -17,10 +17,10 @@ import (
 )
 
 // TestOperations: what each operation moves is there when it has its CQE, and nothing beside it, over many laps of a small
-// queue, with several WQEs for a doorbell, over a wire that behaves and ones that do not.
+// queue, with several WQEs for a doorbell, over a wire that behaves, ones that do not, and one between memories of devices.
 func TestOperations(t *testing.T) {
 	for _, w := range []struct{ wire, faults string }{
-		{"shm", ""}, {"fault+shm", "seed=3,delay=60,again=40,split=50"}, {"fault+shm", "seed=4,reorder=80,delay=50,unordered"},
+		{"shm", ""}, {"fault+shm", "seed=3,delay=60,again=40,split=50"}, {"fault+shm", "seed=4,reorder=80,delay=50,unordered"}, {"dma", ""},
 	} {
 		t.Run(w.wire+" "+w.faults, func(t *testing.T) {
 			const size = 1 << 20 // more than one operation of the wire moves
@@ -73,8 +73,10 @@ func TestOperations(t *testing.T) {
 
 // TestSignalCoversWrites: who sees a fetch-add sees the writes before it, before any CQE.
 func TestSignalCoversWrites(t *testing.T) {
-	for _, faults := range []string{"seed=8,delay=80", "seed=9,reorder=80,delay=80,unordered"} {
-		hosts := world(t, 2, "fault+shm", faults)
+	for _, w := range []struct{ wire, faults string }{
+		{"fault+shm", "seed=8,delay=80"}, {"fault+shm", "seed=9,reorder=80,delay=80,unordered"}, {"dma", ""},
+	} {
+		hosts := world(t, 2, w.wire, w.faults)
 		near, far, words := make([]byte, 64), make([]byte, 64), lines(64)
 		nearKeys, _ := share(t, hosts, 0, near, false)
 		farKeys, _ := share(t, hosts, 1, far, false)
@@ -96,7 +98,7 @@ func TestSignalCoversWrites(t *testing.T) {
 				}
 			}
 			if !bytes.Equal(far, near) {
-				t.Fatalf("%s: round %d: the signal is there, and %x of %x", faults, round, far, near)
+				t.Fatalf("%s %s: round %d: the signal is there, and %x of %x", w.wire, w.faults, round, far, near)
 			}
 			q.ok(t)
 		}
@@ -179,7 +181,7 @@ func TestRefused(t *testing.T) {
 		}, wqe.RemoteAccess, "multiple of 8"},
 		{"a fetch-add without a sink", func(b *wqe.Block, i uint64, q, _ *queue, _, _, words, _ uint32) {
 			b.FetchAdd(i, q.Number, 0, words, 1, 0, 0)
-		}, wqe.LocalProtection, "local key 0x0"},
+		}, wqe.LocalProtection, "local key 0 is of no memory, or of a device's"},
 		{"an operation that is not there", func(b *wqe.Block, i uint64, q, _ *queue, _, _, _, _ uint32) {
 			b.Nop(i, q.Number)
 			b[0] |= 0x77 << 24
@@ -301,6 +303,21 @@ func TestEnds(t *testing.T) {
 			t.Errorf("a wait for what failed: %+v", got[0])
 		}
 	})
+}
+
+// TestFetchAddOnDevice: the host's atomic is none in a device's memory, so it is refused there.
+func TestFetchAddOnDevice(t *testing.T) {
+	hosts := world(t, 2, "dma", "")
+	far := lines(64)
+	farKeys, _ := share(t, hosts, 1, far, false)
+	sinkKeys, _ := share(t, hosts, 0, lines(64), false)
+	q, _ := join(t, hosts, 0, 1, 4)
+	q.post(func(b *wqe.Block, i uint64) { b.FetchAdd(i, q.Number, 0, farKeys[0], 1, 0, sinkKeys[0]) })
+	q.bell()
+	got, failed := q.wait(t), hosts[0].failed
+	if got[0].Syndrome != wqe.RemoteAccess || len(failed) != 1 || !strings.Contains(failed[0].Err.Error(), "a region of signals is accepted") || word(far, 0) != 0 {
+		t.Errorf("CQE %+v, told of %+v; the word is %d", got[0], failed, word(far, 0))
+	}
 }
 
 // TestCreateRefuses names what is asked for and what is accepted.

@@ -13,7 +13,9 @@ import (
 	"github.com/doorbell-net/doorbell/netplugin/devnic"
 	_ "github.com/doorbell-net/doorbell/netplugin/devnic/softnic"
 	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
+	_ "github.com/doorbell-net/doorbell/netplugin/dma"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
+	"github.com/doorbell-net/doorbell/netplugin/plugintest"
 	_ "github.com/doorbell-net/doorbell/netplugin/shm"
 )
 
@@ -23,6 +25,7 @@ const limit = 10 * time.Second
 // host is a rank: its NIC, and what the NIC told of.
 type host struct {
 	devnic.NIC
+	far    bool // only the device reaches its memory but for signals
 	failed []devnic.Failure
 	pages  int // that it took
 }
@@ -33,7 +36,7 @@ func lines(n int) []byte {
 	return b[-gpu.PtrOf(b).Addr()&63:][:n:n]
 }
 
-// world makes NICs over a wire within this process.
+// world makes NICs over a wire within this process. Over one that has DeviceMemory that is where memory lies.
 func world(t testing.TB, ranks int, wire, faults string) []*host {
 	t.Helper()
 	p, err := netplugin.Lookup(wire, netplugin.Faults{Text: faults})
@@ -44,13 +47,17 @@ func world(t testing.TB, ranks int, wire, faults string) []*host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	far := p.Powers().DeviceMemory
+	if far {
+		p = &plugintest.OnDevice{Plugin: p}
+	}
 	hosts := make([]*host, ranks)
 	for r := range hosts {
 		e, err := p.Open(netplugin.Config{Rank: r, Ranks: ranks, Timeout: limit})
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := &host{}
+		h := &host{far: far}
 		h.NIC, err = provider.Open(devnic.Config{
 			Rank: r, Ranks: ranks, Wire: e, Powers: p.Powers(),
 			Pinned: func(n int) (gpu.Ptr[byte], func() error, error) {
@@ -183,18 +190,24 @@ func (q *queue) ok(t testing.TB) {
 // share registers memory of a rank, and gives each rank's key for it.
 func share(t testing.TB, hosts []*host, owner int, mem []byte, signals bool) (keys []uint32, export []byte) {
 	t.Helper()
-	export, err := hosts[owner].Export(mem, signals)
+	k, err := netplugin.Key{Map: mem, Size: len(mem)}, error(nil)
+	if hosts[owner].far && !signals {
+		k.Map, k.Dev = nil, gpu.PtrOf(mem)
+		k.Bytes, err = hosts[owner].ExportDevice(k.Dev, k.Size)
+	} else {
+		k.Bytes, err = hosts[owner].Export(mem, signals)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range hosts {
-		k, err := h.Import(owner, netplugin.Key{Bytes: export, Map: mem, Size: len(mem)})
+		key, err := h.Import(owner, k)
 		if err != nil {
 			t.Fatal(err)
 		}
-		keys = append(keys, uint32(k))
+		keys = append(keys, uint32(key))
 	}
-	return keys, export
+	return keys, k.Bytes
 }
 
 func word(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }

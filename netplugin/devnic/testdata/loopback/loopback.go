@@ -52,6 +52,10 @@ func (n *nic) Export(mem []byte, _ bool) ([]byte, error) {
 	return binary.BigEndian.AppendUint32(nil, n.keys), nil
 }
 
+func (n *nic) ExportDevice(gpu.Ptr[byte], int) ([]byte, error) {
+	return nil, errors.New("loopback: memory of the host is accepted")
+}
+
 func (n *nic) Withdraw(export []byte) { delete(n.memory, binary.BigEndian.Uint32(export)) }
 
 func (n *nic) Import(_ int, k netplugin.Key) (netplugin.Region, error) {
