@@ -212,6 +212,8 @@ func (n *nic) post(q *pair, made int) (took int) {
 	}
 	if took < made {
 		q.next, q.cut = n.marks[took].next, n.marks[took].cut
+		// What was refused behind it is looked at again.
+		q.broken = took > 0 && n.ops[took-1].State == netplugin.Failed
 	}
 	return took
 }

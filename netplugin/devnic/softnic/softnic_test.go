@@ -235,6 +235,23 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestRefusedAgain: what the wire does not take at once goes all the same before a WQE that is refused.
+func TestRefusedAgain(t *testing.T) {
+	hosts := world(t, 2, "counted+shm", "")
+	far := make([]byte, 64)
+	nearKeys, _ := share(t, hosts, 0, []byte{7}, false)
+	farKeys, _ := share(t, hosts, 1, far, false)
+	q, _ := join(t, hosts, 0, 1, 4)
+	hosts[0].wire.(*counting).again = 2
+	q.post(func(b *wqe.Block, i uint64) { b.Write(i, q.Number, 0, farKeys[0], 0, nearKeys[0], 1) })
+	q.post(func(b *wqe.Block, i uint64) { b.Write(i, q.Number, 0, 99, 0, nearKeys[0], 1) })
+	q.bell()
+	got := q.wait(t)
+	if got[0].Is != wqe.CQEDone || far[0] != 7 || got[1].Syndrome != wqe.RemoteAccess || len(hosts[0].failed) != 1 {
+		t.Errorf("CQEs %+v, told of %+v; there is %d", got, hosts[0].failed, far[0])
+	}
+}
+
 // TestEnds: a doorbell out of range, a revoked key at either end, a lost peer, a queue pair that is not connected, a wait for a
 // queue pair that failed.
 func TestEnds(t *testing.T) {

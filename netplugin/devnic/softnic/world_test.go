@@ -25,9 +25,52 @@ const limit = 10 * time.Second
 // host is a rank: its NIC, and what the NIC told of.
 type host struct {
 	devnic.NIC
+	wire   netplugin.Endpoint
 	far    bool // only the device reaches its memory but for signals
 	failed []devnic.Failure
 	pages  int // that it took
+}
+
+// counted is a wire that counts what it takes, may say "again", and may refuse signals.
+type counted struct{ netplugin.Plugin }
+
+type counting struct {
+	netplugin.Endpoint
+	ops     int
+	again   int // times that it takes nothing
+	refuses bool
+}
+
+type countWrapper struct{}
+
+func init() { netplugin.RegisterWrapper(countWrapper{}) }
+
+func (countWrapper) Name() string { return "counted" }
+func (countWrapper) Wrap(p netplugin.Plugin, _ netplugin.Faults) (netplugin.Plugin, error) {
+	return counted{p}, nil
+}
+
+func (p counted) Open(c netplugin.Config) (netplugin.Endpoint, error) {
+	e, err := p.Plugin.Open(c)
+	return &counting{Endpoint: e}, err
+}
+
+func (e *counting) Post(ops []netplugin.Op) int {
+	if e.again > 0 {
+		e.again--
+		return 0
+	}
+	for i := range ops {
+		e.ops++
+		if e.refuses && ops[i].Raise {
+			ops[i].State, ops[i].Err = netplugin.Failed, netplugin.ErrBounds
+			return i + 1
+		}
+		if e.Endpoint.Post(ops[i:i+1]) == 0 {
+			return i
+		}
+	}
+	return len(ops)
 }
 
 // lines is zeroed memory, aligned to lines.
@@ -57,7 +100,7 @@ func world(t testing.TB, ranks int, wire, faults string) []*host {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := &host{far: far}
+		h := &host{wire: e, far: far}
 		h.NIC, err = provider.Open(devnic.Config{
 			Rank: r, Ranks: ranks, Wire: e, Powers: p.Powers(),
 			Pinned: func(n int) (gpu.Ptr[byte], func() error, error) {
