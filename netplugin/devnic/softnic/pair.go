@@ -37,7 +37,8 @@ type pair struct {
 
 // flight is a WQE between its issue and its CQE.
 type flight struct {
-	pieces   int // operations of the wire under way
+	pieces   int  // operations of the wire under way
+	signal   bool // a fetch-add that is the signal of the write before it: they are one operation of the wire
 	op       uint8
 	syndrome wqe.Syndrome
 	err      error
@@ -91,18 +92,14 @@ func (n *nic) drive(q *pair, budget int) (used int, worked bool) {
 func (n *nic) issue(q *pair, made *int) bool {
 	f := &q.flights[q.next&q.mask]
 	if q.cut == 0 {
-		f.pieces, f.syndrome, f.err = 0, wqe.NoSyndrome, nil
+		f.clear()
 	}
 	if q.broken {
 		q.next, q.cut = q.next+1, 0 // complete flushes it
 		return true
 	}
-	var b wqe.Block
-	at := q.Send.At(int(q.next&q.mask) * wqe.Words)
-	for i := range b {
-		b[i] = gpu.Load(at.At(i), gpu.Relaxed, gpu.ScopeSys) // the doorbell's record was loaded with acquire
-	}
-	w, err := b.Decode()
+	b := q.block(q.next)
+	w, err := q.decode(&b, q.next)
 	f.op = w.Op
 	switch {
 	case n.lost[q.Peer]:
@@ -111,8 +108,6 @@ func (n *nic) issue(q *pair, made *int) bool {
 		n.refuse(q, f, wqe.LocalOperation, errNotConnected)
 	case err != nil:
 		n.refuse(q, f, wqe.LocalOperation, err)
-	case w.Index != uint16(q.next) || w.Number != q.number || !w.Signaled:
-		n.refuse(q, f, wqe.LocalOperation, fmt.Errorf("it says that it is number %d of queue pair %d, with a CQE: %v", w.Index, w.Number, w.Signaled))
 	case w.Op == wqe.OpNop:
 		q.next++
 	case w.Op == wqe.OpWait:
@@ -121,6 +116,24 @@ func (n *nic) issue(q *pair, made *int) bool {
 		return n.transfer(q, f, &w, made)
 	}
 	return true
+}
+
+// block is WQE number index. The doorbell's record was loaded with acquire.
+func (q *pair) block(index uint64) (b wqe.Block) {
+	at := q.Send.At(int(index&q.mask) * wqe.Words)
+	for i := range b {
+		b[i] = gpu.Load(at.At(i), gpu.Relaxed, gpu.ScopeSys)
+	}
+	return b
+}
+
+// decode reads a block that has to be WQE number index.
+func (q *pair) decode(b *wqe.Block, index uint64) (wqe.WQE, error) {
+	w, err := b.Decode()
+	if err == nil && (w.Index != uint16(index) || w.Number != q.number || !w.Signaled) {
+		err = fmt.Errorf("it says that it is number %d of queue pair %d, with a CQE: %v", w.Index, w.Number, w.Signaled)
+	}
+	return w, err
 }
 
 var errNotConnected = errors.New("the queue pair is not connected")
@@ -166,13 +179,13 @@ func (n *nic) transfer(q *pair, f *flight, w *wqe.WQE, made *int) bool {
 		return true
 	}
 	op := &n.ops[*made]
-	*op = netplugin.Op{Context: int32(q.number), Peer: int32(q.Peer), Token: uint64(q.number)<<32 | q.next&q.mask}
+	*op = netplugin.Op{Context: int32(q.number), Peer: int32(q.Peer)}
 	n.marks[*made] = mark{q.next, q.cut}
 	size := min(bytes-q.cut, uint64(n.config.Powers.MaxBytes))
 	switch w.Op {
 	case wqe.OpFetchAdd:
-		op.Kind, op.Raise, op.Strong, op.SigDst, op.SigOff, op.SigAdd = netplugin.Signal, true, true, remote.wire, w.Remote, w.Add
-		size = bytes
+		op.Kind, size = netplugin.Signal, bytes
+		raise(op, remote, w)
 	case wqe.OpRead:
 		op.Kind, op.Dst, op.DstOff = netplugin.Get, remote.wire, w.Remote+q.cut
 	case wqe.OpWrite:
@@ -183,31 +196,61 @@ func (n *nic) transfer(q *pair, f *flight, w *wqe.WQE, made *int) bool {
 	} else if op.Kind != netplugin.Signal {
 		near.lend(op, w.Local+q.cut, size)
 	}
+	last := q.next
 	if q.cut += size; q.cut == bytes {
-		q.next, q.cut = q.next+1, 0
+		if w.Op == wqe.OpWrite && n.raiseBehind(q, op) {
+			last++
+		}
+		q.next, q.cut = last+1, 0
 	}
+	op.Token = uint64(q.number)<<32 | last&q.mask
 	*made++
-	f.pieces++
-	q.flying++
+	q.fly(last, 1)
 	n.flying++
 	return true
 }
+
+// raise makes a fetch-add an operation's signal.
+func raise(op *netplugin.Op, at *region, w *wqe.WQE) {
+	op.Raise, op.Strong, op.SigDst, op.SigOff, op.SigAdd = true, true, at.wire, w.Remote, w.Add
+}
+
+// raiseBehind has the last operation of a write carry the fetch-add behind it, if there is one and nothing is wrong with it: a
+// wire sends one in less time than two. It is false where the fetch-add goes by itself.
+func (n *nic) raiseBehind(q *pair, op *netplugin.Op) bool {
+	at := q.next + 1
+	if at == q.end || !n.config.Powers.Ordered {
+		return false // without order the fetch-add holds up what follows until the write is there
+	}
+	b := q.block(at)
+	if b.Op() != wqe.OpFetchAdd {
+		return false
+	}
+	w, err := q.decode(&b, at)
+	remote, err2 := n.remote(q.Peer, w.RemoteKey, w.Remote, uint64(w.Bytes), true)
+	_, err3 := n.local(w.LocalKey, w.Local, uint64(w.Bytes))
+	if err != nil || err2 != nil || err3 != nil {
+		return false
+	}
+	raise(op, remote, &w)
+	f := &q.flights[at&q.mask]
+	f.clear()
+	f.op, f.signal = wqe.OpFetchAdd, true
+	return true
+}
+
+func (f *flight) clear() { f.pieces, f.signal, f.syndrome, f.err = 0, false, wqe.NoSyndrome, nil }
 
 // post hands a batch to the wire. What the wire does not take is made again later.
 func (n *nic) post(q *pair, made int) (took int) {
 	took = n.config.Wire.Post(n.ops[:made])
 	for i := range made {
 		op := &n.ops[i]
-		f := &q.flights[op.Token&q.mask]
 		switch {
-		case i >= took:
-			f.pieces--
-			q.flying--
-			n.flying--
-		case op.State == netplugin.Done:
-			n.pieceEnded(q, f, nil)
+		case i >= took || op.State == netplugin.Done:
+			n.pieceEnded(q, op.Token, nil)
 		case op.State == netplugin.Failed:
-			n.pieceEnded(q, f, op.Err)
+			n.pieceEnded(q, op.Token, op.Err)
 		}
 	}
 	if took < made {
@@ -218,11 +261,23 @@ func (n *nic) post(q *pair, made int) (took int) {
 	return took
 }
 
-// pieceEnded counts an operation of the wire that has ended.
-func (n *nic) pieceEnded(q *pair, f *flight, err error) {
-	f.pieces--
-	q.flying--
+// fly counts n operations of the wire more that are under way of WQE number index, and of the write whose signal it is.
+func (q *pair) fly(index uint64, n int) {
+	q.flying += n
+	f := &q.flights[index&q.mask]
+	if f.pieces += n; f.signal {
+		q.flights[(index-1)&q.mask].pieces += n
+	}
+}
+
+// pieceEnded counts an operation of the wire that has ended, or was not taken. Of a write and its signal the write has failed.
+func (n *nic) pieceEnded(q *pair, token uint64, err error) {
+	q.fly(token, -1)
 	n.flying--
+	f := &q.flights[token&q.mask]
+	if f.signal {
+		f = &q.flights[(token-1)&q.mask]
+	}
 	if err == nil || f.syndrome != wqe.NoSyndrome {
 		return
 	}

@@ -8,9 +8,10 @@
 // flushes the rest. Its wire is a network plugin, so it has that one's faults too. Queues and doorbells are memory of the host;
 // bytes of a device's memory are the wire's to move, where that carries them.
 //
-// Three things differ from hardware. Each queue pair has a doorbell register of its own, since a register that is memory keeps
-// the last store only. What a fetch-add returns is not carried by the wire: its sink is checked and left alone. And a wait for
-// a CQE of a queue pair that has failed fails too.
+// Four things differ from hardware. Each queue pair has a doorbell register of its own, since a register that is memory keeps
+// the last store only. What a fetch-add returns is not carried by the wire: its sink is checked and left alone. A wait for a
+// CQE of a queue pair that has failed fails too. And a write takes the fetch-add behind it along, in one operation of the wire: where
+// that is refused, the write has failed, and the fetch-add is flushed.
 package softnic
 
 import (
@@ -259,7 +260,7 @@ func (n *nic) reap() (some bool) {
 		if q == nil {
 			continue
 		}
-		n.pieceEnded(q, &q.flights[c.Token&q.mask], c.Err)
+		n.pieceEnded(q, c.Token, c.Err)
 		n.complete(q)
 	}
 	return some

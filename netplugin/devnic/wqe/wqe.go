@@ -136,6 +136,9 @@ type WQE struct {
 // ErrMalformed is what Decode's errors wrap.
 var ErrMalformed = errors.New("malformed WQE")
 
+// Op is the operation that a block says it is.
+func (b *Block) Op() uint8 { return uint8(be(b[0]) >> 32) }
+
 // Decode reads a block. The error says what no such NIC would take; Index, Op and Number are there all the same.
 func (b *Block) Decode() (w WQE, err error) {
 	first, second := be(b[0]), be(b[1])
