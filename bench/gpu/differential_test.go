@@ -271,16 +271,31 @@ func (j *job) rank(c *doorbell.Comm, lsa bool) error {
 		return err
 	}
 	for _, signal := range []int32{0, 1} {
-		if err := reset(); err != nil {
+		fresh := func(puts, bytes uint64) error {
+			err := reset()
+			x.Iters, x.Bytes, x.Base = puts, bytes, 1
+			if signal != 0 {
+				x.Base = puts
+			}
 			return err
 		}
-		x.Iters, x.Bytes = 1000, 24
-		x.Base = 1
-		if signal != 0 {
-			x.Base = x.Iters
+		if err := fresh(1000, 24); err != nil {
+			return err
 		}
 		if err := step(fmt.Sprintf("Post, signal %d", signal), 24, func() error {
 			return doorbell.Launch(st, kernels.PostKernel, one, kernels.PostArgs{X: x, Span: 2400, Step: 24, Signal: signal})
+		}); err != nil {
+			return err
+		}
+		if err := fresh(960, 16); err != nil {
+			return err
+		}
+		if err := step(fmt.Sprintf("Batch, signal %d", signal), 16, func() error {
+			post := kernels.PostArgs{X: x, Span: 1600, Step: 16, Signal: signal}
+			if x.DC.Rank > x.Peer {
+				return doorbell.Launch(st, kernels.PostKernel, one, post)
+			}
+			return doorbell.Launch(st, kernels.BatchKernel, one, kernels.BatchArgs{Post: post, Batch: 10, Lanes: uint32(signal)})
 		}); err != nil {
 			return err
 		}

@@ -28,6 +28,8 @@ var (
 			Split("Bandwidth_X_DC_NIC1", func(a *BandwidthArgs) bool { return a.X.DC.NIC == 1 })
 	BarriersKernel = gpu.NewKernel("Barriers", Barriers, kernelsPTX, kernelsCubins...).
 			Split("Barriers_DC_NIC1", func(a *BarriersArgs) bool { return a.DC.NIC == 1 })
+	BatchKernel = gpu.NewKernel("Batch", Batch, kernelsPTX, kernelsCubins...).
+			Split("Batch_Post_X_DC_NIC1", func(a *BatchArgs) bool { return a.Post.X.DC.NIC == 1 })
 	CheckKernel    = gpu.NewKernel("Check", Check, kernelsPTX, kernelsCubins...)
 	CopyKernel     = gpu.NewKernel("Copy", Copy, kernelsPTX, kernelsCubins...)
 	FillKernel     = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)
@@ -35,7 +37,8 @@ var (
 			Split("PingPong_DC_NIC1", func(a *Exchange) bool { return a.DC.NIC == 1 })
 	PostKernel = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...).
 			Split("Post_X_DC_NIC1", func(a *PostArgs) bool { return a.X.DC.NIC == 1 })
-	RateKernel = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...).
+	PostedKernel = gpu.NewKernel("Posted", Posted, kernelsPTX, kernelsCubins...)
+	RateKernel   = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...).
 			Split("Rate_X_DC_NIC1", func(a *RateArgs) bool { return a.X.DC.NIC == 1 })
 	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX, kernelsCubins...)
 	StampTimeKernel = gpu.NewKernel("StampTime", StampTime, kernelsPTX, kernelsCubins...).

@@ -236,6 +236,7 @@ type part struct {
 	Ns      uint64 // of the measured operations
 	Count   uint64
 	MoE     *moePart `json:",omitempty"`
+	Posted  posted   // to a NIC
 	Checked int64
 }
 

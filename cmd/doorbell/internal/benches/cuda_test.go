@@ -65,7 +65,7 @@ func verifiedOverDriver(t *testing.T, name string, s shared) {
 var driven = []cudatest.Kernel{
 	cudatest.Of(kernels.AllToAllKernel), cudatest.Of(kernels.BandwidthKernel), cudatest.Of(kernels.CheckKernel), cudatest.Of(kernels.FillKernel),
 	cudatest.Of(kernels.PingPongKernel), cudatest.Of(kernels.PostKernel), cudatest.Of(kernels.RateKernel), cudatest.Of(kernels.SignalsKernel),
-	cudatest.Of(kernels.StampTimeKernel),
+	cudatest.Of(kernels.BatchKernel), cudatest.Of(kernels.PostedKernel), cudatest.Of(kernels.StampTimeKernel),
 	cudatest.Of(layers.GatherKernel), cudatest.Of(layers.GatherReduceKernel), cudatest.Of(layers.MultiplyKernel), cudatest.Of(layers.MultiplyReduceKernel),
 	cudatest.Of(layers.NormKernel), cudatest.Of(layers.NormGatherKernel), cudatest.Of(layers.ReduceKernel),
 	cudatest.Of(moe.LLCountKernel), cudatest.Of(moe.LLSendKernel), cudatest.Of(moe.LLReceiveKernel), cudatest.Of(moe.LLReturnKernel),

@@ -18,7 +18,7 @@ import (
 //
 // Always written: bytes, ranks, nodes, net, backend, device, progress, emulated, iters, checked_bytes.
 // Left out when zero, that is when a bench has no such figure: label, nic, gpus, mean_us, p50_us, p99_us, min_us, max_us (bw and
-// rate time no single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second) and moe.
+// rate time no single operation), GBps (10^9 bytes a second, payload only), Mops (10^6 operations a second), moe and per_put.
 // Figures are written with six significant digits.
 type Row struct {
 	// Label tells rows of one bench apart, as dispatch and combine of ll; empty where there is one kind.
@@ -42,8 +42,30 @@ type Row struct {
 	MaxUS        float64 // longest single operation, microseconds
 	GBps         float64
 	Mops         float64
-	CheckedBytes int64 // bytes compared with values that the receiver computed by itself
-	MoE          *MoE  // ll and ht: what was moved, and how
+	CheckedBytes int64   // bytes compared with values that the receiver computed by itself
+	MoE          *MoE    // ll and ht: what was moved, and how
+	PerPut       *PerPut // post, where kernels drive a NIC
+}
+
+// PerPut is what a put takes of a NIC that kernels drive.
+type PerPut struct {
+	Doorbells float64 `json:"doorbells"` // stores to its register
+	WQEBytes  float64 `json:"wqe_bytes"` // written into send queues
+	Stores    float64 `json:"stores"`    // of words that it reads: WQEs, doorbell records and registers
+}
+
+func (r Row) perPut() PerPut {
+	if r.PerPut == nil {
+		return PerPut{}
+	}
+	return *r.PerPut
+}
+
+func (p *PerPut) round() *PerPut {
+	if p == nil {
+		return nil
+	}
+	return &PerPut{figure(p.Doorbells), figure(p.WQEBytes), figure(p.Stores)}
 }
 
 type rowJSON struct {
@@ -68,6 +90,7 @@ type rowJSON struct {
 	Mops         float64 `json:"Mops,omitempty"`
 	CheckedBytes int64   `json:"checked_bytes"`
 	MoE          *MoE    `json:"moe,omitempty"`
+	PerPut       *PerPut `json:"per_put,omitempty"`
 }
 
 // MarshalJSON writes the row with the names of the contract. A figure that is not a number is left out.
@@ -76,7 +99,7 @@ func (r Row) MarshalJSON() ([]byte, error) {
 	for _, f := range []*float64{&j.MeanUS, &j.P50US, &j.P99US, &j.MinUS, &j.MaxUS, &j.GBps, &j.Mops} {
 		*f = figure(*f)
 	}
-	j.MoE = j.MoE.round()
+	j.MoE, j.PerPut = j.MoE.round(), j.PerPut.round()
 	return json.Marshal(j)
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -134,7 +135,7 @@ func TestPublishedStandsBesideItsShapeAlone(t *testing.T) {
 }
 
 func TestJSONNames(t *testing.T) {
-	full, err := json.Marshal(Row{Bytes: 1, P50US: 1, P99US: 1, MinUS: 1, MaxUS: 1, MeanUS: 1, GBps: 1, Mops: 1, Label: "x", MoE: &MoE{}})
+	full, err := json.Marshal(Row{Bytes: 1, P50US: 1, P99US: 1, MinUS: 1, MaxUS: 1, MeanUS: 1, GBps: 1, Mops: 1, Label: "x", MoE: &MoE{}, PerPut: &PerPut{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestJSONNames(t *testing.T) {
 	if err := json.Unmarshal(full, &m); err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Fields("label bytes ranks nodes net backend device progress emulated iters mean_us p50_us p99_us min_us max_us GBps Mops checked_bytes moe")
+	want := strings.Fields("label bytes ranks nodes net backend device progress emulated iters mean_us p50_us p99_us min_us max_us GBps Mops checked_bytes moe per_put")
 	if len(m) != len(want) {
 		t.Errorf("row has %d names, want %d: %s", len(m), len(want), full)
 	}
@@ -368,6 +369,26 @@ func TestRowRoundTrip(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %+v\nwant %+v", got, want)
+		}
+	}
+}
+
+// What a put takes of a NIC stands in the table, beside rows that say nothing of it.
+func TestPerPut(t *testing.T) {
+	var table bytes.Buffer
+	r := Result{Bench: "post", Rows: []Row{{Bytes: 8, PerPut: &PerPut{Doorbells: 1. / 16, WQEBytes: 128, Stores: 16.125}}, {Bytes: 16}}}
+	if err := r.WriteTable(&table, false); err != nil {
+		t.Fatal(err)
+	}
+	var lines [][]string
+	for line := range strings.Lines(table.String()) {
+		if f := strings.Fields(line); len(f) > 2 {
+			lines = append(lines, f)
+		}
+	}
+	for _, want := range []string{"doorbells/put WQE B/put stores/put", "0.062 128 16.1", "- - -"} {
+		if !slices.ContainsFunc(lines, func(f []string) bool { return strings.Contains(strings.Join(f, " "), want) }) {
+			t.Errorf("no line has %q:\n%s", want, table.String())
 		}
 	}
 }

@@ -68,6 +68,7 @@ type column struct {
 
 func always(Row) bool   { return true }
 func isMoE(x Row) bool  { return x.MoE != nil }
+func onNIC(x Row) bool  { return x.PerPut != nil }
 func copied(x Row) bool { return isMoE(x) && x.MoE.CopyRatio > 0 }
 
 // shown are the columns that any row has something for.
@@ -130,6 +131,9 @@ func (r Result) layout() (common string, columns []column) {
 		column{"max us", func(x Row) string { return decimals(x.MaxUS) }, isMoE},
 		column{"GB/s", func(x Row) string { return decimals(x.GBps) }, func(x Row) bool { return x.GBps > 0 }},
 		column{"Mops/s", func(x Row) string { return decimals(x.Mops) }, func(x Row) bool { return x.Mops > 0 }},
+		column{"doorbells/put", func(x Row) string { return decimals(x.perPut().Doorbells) }, onNIC},
+		column{"WQE B/put", func(x Row) string { return decimals(x.perPut().WQEBytes) }, onNIC},
+		column{"stores/put", func(x Row) string { return decimals(x.perPut().Stores) }, onNIC},
 		column{"x memcpys", func(x Row) string { return decimals(x.MoE.CopyRatio) }, copied},
 		column{"checked", func(x Row) string { return Size(x.CheckedBytes) }, always},
 	)
