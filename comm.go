@@ -233,6 +233,22 @@ func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	return set, nil
 }
 
+// Expel has the ranks agree that one of them is lost, whether or not it lives: for who knows that a rank is gone before the
+// detector does, or that it is of no use, too slow say. cause is told where this rank's errors tell of the loss. One rank's
+// word is enough. To all it is a loss as any other: waits for that rank end with PeerLost soon, and Survivors goes on without
+// it; one that is called behind Expel is without it in any case. The rank itself ends as one that is cut off: to it all
+// others are lost, and its collectives fail. It does not come back.
+//
+// It returns at once, and may be called from any goroutine and by several ranks. A majority of the ranks has to agree, that
+// one included while it answers; of two ranks either may expel the other while both answer, and only the lower one else. A
+// rank that is lost already or has left is let be. It fails for this rank itself, one out of range, and a closed communicator.
+func (c *Comm) Expel(rank int, cause error) error {
+	if err := c.live("expel"); err != nil {
+		return err
+	}
+	return c.group.Expel(rank, cause)
+}
+
 // Members are the ranks that collectives are among, rising: all, or those of the last Survivors.
 func (c *Comm) Members() []int {
 	c.mu.Lock()

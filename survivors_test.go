@@ -160,12 +160,17 @@ func TestSurvivors(t *testing.T) {
 // A rank that the others take for dead lives and writes on, by puts and by stores. Nothing of it comes into the memory that
 // the survivors have made since, and it is told that it has no part any more.
 func TestSurvivorsOfOneThatLives(t *testing.T) {
-	for _, backend := range []string{"proxy", "gdaki"} {
-		t.Run(backend, func(t *testing.T) { survivorsOfOneThatLives(t, backend) })
+	for how, end := range map[string]func(cs []*doorbell.Comm) error{
+		"killed":   func(cs []*doorbell.Comm) error { cs[2].Kill(); return nil },
+		"expelled": func(cs []*doorbell.Comm) error { return cs[1].Expel(2, errTest) },
+	} {
+		for _, backend := range []string{"proxy", "gdaki"} {
+			t.Run(how+" "+backend, func(t *testing.T) { survivorsOfOneThatLives(t, backend, end) })
+		}
 	}
 }
 
-func survivorsOfOneThatLives(t *testing.T, backend string) {
+func survivorsOfOneThatLives(t *testing.T, backend string, end func(cs []*doorbell.Comm) error) {
 	cs := local(t, 3, doorbell.Options{Backend: backend})
 	var over atomic.Bool
 	var wg sync.WaitGroup
@@ -193,7 +198,7 @@ func survivorsOfOneThatLives(t *testing.T, backend string) {
 			return
 		}
 		ready.Wait()
-		r.Kill()
+		r.must(end(cs))
 		if _, err := r.Survivors(r.ctx); err == nil {
 			r.fail("it has a part in the agreement of the others")
 		}

@@ -36,7 +36,8 @@
 // When a rank is lost, operations on each of the others that it takes part in end with an *Error that names it, soon after the
 // loss is known and at the latest by the deadline; so do those that a rank is too late for. The buffer is of no use then
 // until all that are left have called Recover: they go on without the lost ranks and their experts, in HT as nodes of one
-// rank each. A rank that leaves is as one that is lost, so one that is done waits for the others (doorbell.Comm.Barrier)
+// rank each. A rank that lives and is of no use, or is known to be gone before anybody has noticed, is left out in the same way:
+// doorbell.Comm.Expel makes it a loss. A rank that leaves is as one that is lost, so one that is done waits for the others (doorbell.Comm.Barrier)
 // before it closes.
 //
 //gpu:cubin sm_90

@@ -75,7 +75,7 @@ func TestHTRecover(t *testing.T) {
 		}
 		err := each(ranks, func(r int) error {
 			if d, doomed := deaths[r]; doomed {
-				return die(w.comms[r], d, func(part func(int)) error { return w.run(r, before, nil, part) })
+				return die(w.comms[r], w.comms[left[0]], d, func(part func(int)) error { return w.run(r, before, nil, part) })
 			}
 			if err := w.run(r, before, nil, nil); err != nil {
 				if wrong := lostOnly(err, lost); wrong != nil {

@@ -17,11 +17,11 @@ import (
 func (b *Buffer) Ranks() []int { return slices.Clone(b.ranks) }
 
 // Recover makes a buffer usable again, among the ranks that are left, after an operation has failed on any of them: one was
-// lost, was too late, or sent what can't be. It returns the ranks that go on (doorbell.Comm.Survivors), the same on each.
-// Ranks keep their numbers and experts; the experts of a rank that is lost are none from now on. What was dispatched before
-// is gone, and so are graphs that recorded the buffer's operations. All memory that others reach is new: what a rank
-// that is out, and lives all the same, still writes is not seen, and what is left of broken operations is not taken for the
-// next.
+// lost or expelled (doorbell.Comm.Expel), was too late, or sent what can't be. It returns the ranks that go on
+// (doorbell.Comm.Survivors), the same on each. Ranks keep their numbers and experts; the experts of a rank that is lost are
+// none from now on. What was dispatched before is gone, and so are graphs that recorded the buffer's operations. All memory
+// that others reach is new: what a rank that is out, and lives all the same, still writes is not seen, and what is left of
+// broken operations is not taken for the next.
 //
 // Collective among the survivors: each calls it, also one whose operations were all right, and it waits for all of them,
 // by default for the communicator's Timeout, and for this rank's stream. If it fails, say since one more rank died, it is

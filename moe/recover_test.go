@@ -22,10 +22,11 @@ import (
 	"github.com/doorbell-net/doorbell/moe/routing"
 )
 
-// death is when a rank dies: that long after it has begun a part of its schedule.
+// death is when a rank dies, or is expelled and lives: that long after it has begun a part of its schedule.
 type death struct {
-	part  int
-	after time.Duration
+	part     int
+	after    time.Duration
+	expelled bool
 }
 
 // solveWithout is solve for the ranks that are left. Their tokens still name the experts of the lost ones.
@@ -58,12 +59,12 @@ func drawDeaths(rt *rapid.T, ranks, parts int) (lost []int, deaths map[int]death
 	lost = rapid.Permutation(seq(ranks)).Draw(rt, "order of ranks")[:rapid.IntRange(1, ranks-1).Draw(rt, "deaths")]
 	deaths = map[int]death{}
 	for _, r := range lost {
-		deaths[r] = death{rapid.IntRange(0, parts-1).Draw(rt, "dies in part"), time.Duration(rapid.IntRange(0, 400).Draw(rt, "us")) * time.Microsecond}
+		deaths[r] = death{rapid.IntRange(0, parts-1).Draw(rt, "dies in part"), time.Duration(rapid.IntRange(0, 400).Draw(rt, "us")) * time.Microsecond, rapid.Bool().Draw(rt, "expelled")}
 	}
 	return lost, deaths
 }
 
-// Whoever dies, and whenever: the others' operations end by the loss and not by a deadline, they agree on who is left, and
+// Whoever dies or is expelled, and whenever: the others' operations end by the loss and not by a deadline, they agree on who is left, and
 // what they do next is right among them, with parts in any order.
 func TestRecover(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -80,7 +81,7 @@ func TestRecover(t *testing.T) {
 		err := each(ranks, func(r int) error {
 			d, doomed := deaths[r]
 			if doomed {
-				return die(w.comms[r], d, func(part func(int)) error { return w.runOn(w.comms[r].Stream(), r, before, order, part) })
+				return die(w.comms[r], w.comms[left[0]], d, func(part func(int)) error { return w.runOn(w.comms[r].Stream(), r, before, order, part) })
 			}
 			st := w.comms[r].Stream()
 			defer st.Close()
@@ -103,9 +104,13 @@ func TestRecover(t *testing.T) {
 	})
 }
 
-// die ends a rank in the middle of a part of what it runs, or when another has died before.
-func die(c *doorbell.Comm, d death, run func(before func(part int)) error) error {
+// die ends a rank in the middle of a part of what it runs, or when another has died before. Who is expelled, by one that stays,
+// goes on as long as it can.
+func die(c, stays *doorbell.Comm, d death, run func(before func(part int)) error) error {
 	end := func() { c.Abort(errors.New("it dies")) }
+	if d.expelled {
+		end = func() { stays.Expel(c.Rank(), errors.New("it is of no use")) }
+	}
 	_ = run(func(part int) {
 		if part == d.part {
 			time.AfterFunc(d.after, end)

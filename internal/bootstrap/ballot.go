@@ -32,13 +32,17 @@ func (m *member) patience() int {
 	return 2*int(m.limit/m.period) + 3*(m.rank%16)
 }
 
-// partners is whose promises a ballot of this rank has to have: all that it hears and that hear it.
+// partners is whose promises a ballot of this rank has to have: all that it hears and that hear it, without those that somebody
+// wants out if they are not needed.
 func (m *member) partners() rankSet {
 	need := m.reach()
 	for _, q := range need.list() {
 		if r := m.rows[q]; r != nil && q != m.rank && r.suspect.has(m.rank) {
 			need.remove(q)
 		}
+	}
+	if wanted := need.less(m.unwanted()); wanted.major(m.set) {
+		return wanted
 	}
 	return need
 }
@@ -151,13 +155,13 @@ func (m *member) vote(from int, b ballot) {
 	}
 }
 
-// choose makes a verdict of the rows: whom anybody saw end is out; then, while two are left of which one does not hear
-// the other, that rank with the most such pairs goes, of equal ones the one that more do not hear, then the highest. The
-// set is agreed on if all of it had asked for that when they promised.
+// choose makes a verdict of the rows: whom anybody saw end or wants out is out; then, while two are left of which one does
+// not hear the other, that rank with the most such pairs goes, of equal ones the one that more do not hear, then the highest.
+// The set is agreed on if all of it had asked for that when they promised.
 func (m *member) choose(t *attempt) verdict {
 	set, left := t.need.clone(), newRankSet(m.size)
 	for _, q := range t.need.list() {
-		set = set.less(t.seen[q].gone())
+		set = set.less(t.seen[q].gone()).less(t.seen[q].unwanted)
 		left = left.or(t.seen[q].left)
 	}
 	for {

@@ -85,6 +85,16 @@ type Group interface {
 	// others agreed on meanwhile.
 	Survivors(ctx context.Context) ([]int, error)
 
+	// Expel has the ranks agree that one of them is lost, though it may live; one rank's word is enough, and all ranks see it
+	// as any other loss (OnLost). The rank itself stops as one that is cut off. It does not block; Survivors that this rank
+	// begins afterwards is without that one. Of a rank that is gone already nothing is done.
+	//
+	// It needs a majority of the ranks, that one included if it answers; of two ranks either can expel the other while both
+	// answer, else only the lower one.
+	//
+	// Errors: rank is this one or out of range; ErrClosed.
+	Expel(rank int, cause error) error
+
 	// OnLost registers f, called once per lost rank: its control socket ended without goodbye, it was silent for longer
 	// than Config.Suspect, it broke the protocol, or it was killed by Kill; and the ranks that are left have agreed on
 	// it. Where ranks reach each other by TCP only, which shows no more than that the way is gone, a majority has to be

@@ -99,16 +99,16 @@ func setOf(size int, r ...int) rankSet {
 }
 
 var sampleMessages = []message{
-	{kind: msgRow, epoch: 1, row: row{suspect: setOf(3, 1), ended: setOf(3), left: setOf(3, 2)}},
+	{kind: msgRow, epoch: 1, row: row{suspect: setOf(3, 1), ended: setOf(3), left: setOf(3, 2), unwanted: setOf(3, 0, 2)}},
 	{kind: msgPrepare, ballot: ballot(0).next(2)},
-	{kind: msgPromise, ballot: 1 << 16, row: row{suspect: setOf(3), ended: setOf(3, 0), left: setOf(3)}},
-	{kind: msgPromise, ballot: 2 << 16, accepted: 1 << 16, row: row{suspect: setOf(3), ended: setOf(3, 0), left: setOf(3)}, verdict: verdict{set: setOf(3, 1, 2), left: setOf(3)}},
+	{kind: msgPromise, ballot: 1 << 16, row: row{suspect: setOf(3), ended: setOf(3, 0), left: setOf(3), unwanted: setOf(3)}},
+	{kind: msgPromise, ballot: 2 << 16, accepted: 1 << 16, row: row{suspect: setOf(3), ended: setOf(3, 0), left: setOf(3), unwanted: setOf(3)}, verdict: verdict{set: setOf(3, 1, 2), left: setOf(3)}},
 	{kind: msgAccept, ballot: 1 << 16, verdict: verdict{set: setOf(3, 1, 2), left: setOf(3)}},
 	{kind: msgAccepted, ballot: 1 << 16},
 	{kind: msgDecided, epoch: 7, verdict: verdict{set: setOf(3, 0), left: setOf(3, 1)}},
 	{kind: msgDecided, epoch: 7, verdict: verdict{set: setOf(3, 0), left: setOf(3, 1), agreed: true}},
-	{kind: msgRow, epoch: 2, row: row{suspect: setOf(3), ended: setOf(3), left: setOf(3), asks: true}},
-	{kind: msgPromise, ballot: 2 << 16, accepted: 1 << 16, row: row{suspect: setOf(3), ended: setOf(3), left: setOf(3), asks: true}, verdict: verdict{set: setOf(3, 1, 2), left: setOf(3), agreed: true}},
+	{kind: msgRow, epoch: 2, row: row{suspect: setOf(3), ended: setOf(3), left: setOf(3), unwanted: setOf(3), asks: true}},
+	{kind: msgPromise, ballot: 2 << 16, accepted: 1 << 16, row: row{suspect: setOf(3), ended: setOf(3), left: setOf(3), unwanted: setOf(3), asks: true}, verdict: verdict{set: setOf(3, 1, 2), left: setOf(3), agreed: true}},
 	{kind: msgStop, text: "cut off"},
 }
 

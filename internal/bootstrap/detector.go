@@ -149,6 +149,9 @@ func (d *detector) left(rank int, reason string) {
 	}
 }
 
+// expel is transport.expel.
+func (d *detector) expel(rank int, cause error) { d.saw(rank, cause, (*member).expel) }
+
 // ask is transport.ask.
 func (d *detector) ask(n uint32) []int {
 	d.mu.Lock()

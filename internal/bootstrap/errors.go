@@ -22,8 +22,11 @@ var ErrNoGoodbye = errors.New("control socket ended without goodbye")
 // ErrSilent is the cause of a loss seen as silence for longer than Config.Suspect.
 var ErrSilent = errors.New("silent")
 
+// ErrExpelled is the cause of a loss that this rank's call of Expel has made, in a Local group another one's too.
+var ErrExpelled = errors.New("expelled")
+
 // ErrAgreed is the cause of a loss that this rank did not see itself: the others found it, and all agreed.
-var ErrAgreed = errors.New("other ranks saw its end or do not hear it, and all agreed")
+var ErrAgreed = errors.New("other ranks saw its end, do not hear it or want it out, and all agreed")
 
 // ErrCutOff is the cause of every loss on a rank that has stopped: it does not reach the majority, or the majority has
 // agreed that it is lost. The others may go on without it; it must not.

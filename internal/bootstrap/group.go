@@ -22,6 +22,8 @@ type transport interface {
 	// ask says that this rank waits for agreement number n on who is left, the next or one that has been. It returns who of
 	// the living has not asked, as far as is known here.
 	ask(n uint32) []int
+	// expel says that this rank wants another one out of the group.
+	expel(rank int, cause error)
 	// end releases everything and ends every goroutine, with a goodbye or without, within closeBound.
 	end(goodbye bool, reason string)
 }

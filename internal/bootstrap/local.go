@@ -77,6 +77,8 @@ func (t *localNet) ask(n uint32) []int {
 	return t.living().less(s.asked).list()
 }
 
+func (t *localNet) expel(rank int, cause error) { t.lose(rank, cause) }
+
 func (t *localNet) living() rankSet {
 	return fullRankSet(len(t.all)).less(t.shared.lost).less(t.shared.left)
 }

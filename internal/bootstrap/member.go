@@ -11,15 +11,18 @@ import "time"
 // on (while a way is cut they may wait for ever); after ended or left of a rank nothing more comes from it, and it takes
 // no more part. Silence may be wrong about a rank; that costs the rank its membership, never agreement.
 //
-// How: every rank keeps a row (whom it does not hear, who ended, who left) and tells it to all when it has trouble. The
-// lowest rank that a rank hears is its coordinator. A coordinator runs a ballot of Paxos for the epoch: promises bring
-// the rows of all that it hears; it proposes the largest set that it finds in which all hear each other; the epoch ends
+// How: every rank keeps a row (whom it does not hear, who ended, who left, whom it wants out) and tells it to all when it has
+// trouble. The lowest rank that a rank hears is its coordinator. A coordinator runs a ballot of Paxos for the epoch: promises
+// bring the rows of all that it hears; it proposes the largest set that it finds in which all hear each other; the epoch ends
 // when a quorum has accepted. A quorum is a majority of the epoch's set (half of it, if the lowest rank is in that half),
 // or every rank of the set that has not ended, each of which saw that the others ended before it promised: so any number
 // of ranks may die, while a minority that is merely cut off can decide nothing. It stops.
 //
 // An epoch also ends, with or without a loss, when all that are left ask for it: its verdict then says that its set is
 // agreed on. So agreement number n is one epoch, the same on all, and nobody of its set has not asked for it.
+//
+// Whom one of those that promise wants out is not of the next set, though all hear it. That is no doubt about a way between
+// two ranks, of which either may go: who is wanted out promises and votes like others, if there is no majority without it.
 //
 // Why the second kind of quorum is safe: if a majority decided otherwise, either one of it is among those that promise,
 // and tells of what it accepted; or all of it ended, and what they had told anybody came before that end was seen.
@@ -54,8 +57,9 @@ type member struct {
 
 // row is what one rank sees of the others.
 type row struct {
-	suspect, ended, left rankSet
-	asks                 bool // for an epoch whose set is agreed on
+	suspect, ended, left, unwanted rankSet
+
+	asks bool // for an epoch whose set is agreed on
 }
 
 // verdict is what an epoch decides: the next set, who of the others had said goodbye, and whether all of the set asked.
@@ -103,13 +107,15 @@ func newMember(rank, size int, limit, period time.Duration) *member {
 }
 
 func newRow(size int) row {
-	return row{suspect: newRankSet(size), ended: newRankSet(size), left: newRankSet(size)}
+	return row{suspect: newRankSet(size), ended: newRankSet(size), left: newRankSet(size), unwanted: newRankSet(size)}
 }
 
-func (r *row) clone() *row { return &row{r.suspect.clone(), r.ended.clone(), r.left.clone(), r.asks} }
+func (r *row) clone() *row {
+	return &row{r.suspect.clone(), r.ended.clone(), r.left.clone(), r.unwanted.clone(), r.asks}
+}
 
 func (r *row) equal(s *row) bool {
-	return r.suspect.equal(s.suspect) && r.ended.equal(s.ended) && r.left.equal(s.left) && r.asks == s.asks
+	return r.suspect.equal(s.suspect) && r.ended.equal(s.ended) && r.left.equal(s.left) && r.unwanted.equal(s.unwanted) && r.asks == s.asks
 }
 
 // gone is who takes no more part.
@@ -151,6 +157,12 @@ func (m *member) left(q int) {
 func (m *member) cut(q int) {
 	m.mine.suspect.add(q)
 	m.broken.add(q)
+	m.react()
+}
+
+// expel says that this rank wants q out, whether or not it lives.
+func (m *member) expel(q int) {
+	m.mine.unwanted.add(q)
 	m.react()
 }
 
@@ -206,7 +218,7 @@ func (m *member) tick(elapsed time.Duration) {
 
 // trouble is whom the row of a rank would have out of the set.
 func (m *member) trouble(r *row) rankSet {
-	return r.suspect.or(r.ended).less(r.left).and(m.set)
+	return r.suspect.or(r.ended).or(r.unwanted).less(r.left).and(m.set)
 }
 
 // troubled says that the epoch is to end.
@@ -228,7 +240,25 @@ func (m *member) reach() rankSet {
 	return m.set.less(m.mine.suspect).less(m.mine.gone())
 }
 
-func (m *member) coordinator() int { return m.reach().list()[0] }
+// coordinator is not one that somebody wants out, while there is another: nobody is to wait for it.
+func (m *member) coordinator() int {
+	reach := m.reach()
+	if wanted := reach.less(m.unwanted()); !wanted.empty() {
+		reach = wanted
+	}
+	return reach.list()[0]
+}
+
+// unwanted is whom anybody wants out, as far as this rank knows.
+func (m *member) unwanted() rankSet {
+	out := m.mine.unwanted
+	for _, r := range m.rows {
+		if r != nil {
+			out = out.or(r.unwanted)
+		}
+	}
+	return out
+}
 
 // react does what the state asks for after any change.
 func (m *member) react() {

@@ -87,7 +87,7 @@ func (m message) String() string {
 	names := []string{"heartbeat", "row", "prepare", "promise", "accept", "accepted", "decided", "stop"}
 	s := fmt.Sprintf("%s e%d b%x", names[m.kind], m.epoch, uint64(m.ballot))
 	if m.row.suspect != nil {
-		s += fmt.Sprintf(" suspect%v ended%v left%v", m.row.suspect.list(), m.row.ended.list(), m.row.left.list())
+		s += fmt.Sprintf(" suspect%v ended%v left%v unwanted%v", m.row.suspect.list(), m.row.ended.list(), m.row.left.list(), m.row.unwanted.list())
 	}
 	if m.verdict.set != nil {
 		s += fmt.Sprintf(" set%v", m.verdict.set.list())
@@ -133,6 +133,15 @@ func (w *world) ask(r int) {
 		w.note("%d asks", r)
 		w.m[r].ask(w.m[r].agreed + 1)
 		w.flush(r)
+	}
+}
+
+// expel has a rank want another one out.
+func (w *world) expel(by, r int) {
+	if !w.dead[by] && !w.m[by].stopped && by != r {
+		w.note("%d expels %d", by, r)
+		w.m[by].expel(r)
+		w.flush(by)
 	}
 }
 

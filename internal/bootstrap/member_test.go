@@ -97,6 +97,19 @@ func TestMemberScenes(t *testing.T) {
 		{"of two the lower killed over TCP", 2, func(w *world) { w.tcp = true; w.kill(0, true, yes) }, nil, nil, 0},
 		{"asleep for long", 3, func(w *world) { w.asleep[1] = w.now + 20*time.Second }, []int{0, 2}, []int{1}, 1},
 		{"asleep for a while", 3, func(w *world) { w.asleep[1] = w.now + 4*time.Second }, []int{0, 1, 2}, nil, 0},
+		{"one expelled by a higher one", 4, func(w *world) { w.expel(3, 1) }, []int{0, 2, 3}, []int{1}, 1},
+		{"coordinator expelled", 4, func(w *world) { w.expel(2, 0) }, []int{1, 2, 3}, []int{0}, 1},
+		{"of two the lower expelled", 2, func(w *world) { w.expel(1, 0) }, []int{1}, []int{0}, 1},
+		{"of two the higher expelled", 2, func(w *world) { w.expel(0, 1) }, []int{0}, []int{1}, 1},
+		{"of two the higher expelled, asleep", 2, func(w *world) { w.asleep[1] = w.now + 20*time.Second; w.expel(0, 1) }, []int{0}, []int{1}, 1},
+		{"all expelled but one", 5, func(w *world) {
+			for r := range 4 {
+				w.expel(4, r)
+			}
+		}, []int{4}, []int{0, 1, 2, 3}, 1},
+		{"two expel each other", 4, func(w *world) { w.expel(0, 2); w.expel(2, 0) }, []int{1, 3}, []int{0, 2}, 1},
+		{"two expel each other, alone", 2, func(w *world) { w.expel(0, 1); w.expel(1, 0) }, []int{0}, []int{1}, 1},
+		{"expelled by one who dies", 4, func(w *world) { w.expel(3, 1); w.kill(3, true, yes) }, []int{0, 2}, []int{1, 3}, 1},
 		{"goodbyes are no loss", 4, func(w *world) { w.leave(1); w.leave(2) }, []int{0, 3}, nil, 0},
 		{"one leaves, one is killed", 4, func(w *world) { w.leave(1); w.kill(2, true, yes) }, []int{0, 3}, []int{2}, 1},
 		{"all left but one who is killed", 4, func(w *world) { w.leave(1); w.leave(0); w.kill(2, true, yes) }, []int{3}, []int{2}, 1},
@@ -123,6 +136,34 @@ func TestMemberScenes(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// One rank's word is decided on within a few messages, also where the rank that is to go does nothing any more; it never
+// comes back, and who asks behind it agrees on a set without it.
+func TestMemberExpelsAtOnce(t *testing.T) {
+	for seed := range uint64(100) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		w := newWorld(5, simLimit, simPeriod, func(int, int) time.Duration { return time.Duration(1+rnd.IntN(20)) * time.Millisecond })
+		w.run(2 * time.Second)
+		by := rnd.IntN(5)
+		out := (by + 1 + rnd.IntN(4)) % 5
+		if seed%2 == 0 {
+			w.asleep[out] = forever
+		}
+		w.expel(by, out)
+		for _, r := range rnd.Perm(5) {
+			if seed%2 == 1 || r != out {
+				w.ask(r)
+			}
+		}
+		w.run(w.now + 500*time.Millisecond)
+		left := slices.DeleteFunc([]int{0, 1, 2, 3, 4}, func(r int) bool { return r == out })
+		for _, r := range left {
+			if d := w.log[r]; len(d) == 0 || !slices.Equal(d[len(d)-1].agreed, left) || w.m[r].set.has(out) {
+				t.Fatalf("seed %d: rank %d expels %d: rank %d decided %+v\n%s", seed, by, out, r, d, w)
+			}
+		}
 	}
 }
 
@@ -287,7 +328,7 @@ func TestMemberProperty(t *testing.T) {
 			i++
 			return time.Duration(delays[i%len(delays)]) * time.Millisecond
 		})
-		kinds := rapid.SampledFrom([][]string{{"kill", "kill", "cut"}, {"kill", "unseen", "leave", "sleep", "cut", "cut"}, {"cut"}, {"kill", "leave", "ask", "ask", "ask"}, {"kill", "ask", "cut"}, {"reset"}, {"reset", "reset", "kill", "cut", "leave"}}).Draw(rt, "kinds")
+		kinds := rapid.SampledFrom([][]string{{"kill", "kill", "cut"}, {"kill", "unseen", "leave", "sleep", "cut", "cut"}, {"cut"}, {"kill", "leave", "ask", "ask", "ask"}, {"kill", "ask", "cut"}, {"expel", "ask", "sleep"}, {"expel", "kill", "cut", "leave"}, {"reset"}, {"reset", "reset", "kill", "cut", "leave"}}).Draw(rt, "kinds")
 		w.tcp = rapid.Bool().Draw(rt, "tcp")
 		var events []event
 		for range rapid.IntRange(0, 6).Draw(rt, "events") {
@@ -311,6 +352,9 @@ func TestMemberProperty(t *testing.T) {
 				}
 			case "ask":
 				w.ask(e.a)
+			case "expel":
+				w.expel(e.a, e.b)
+				excused[e.b] = true
 			case "sleep":
 				w.asleep[e.a] = max(w.asleep[e.a], w.now+min(e.long, 12*time.Second))
 				excused[e.a] = excused[e.a] || min(e.long, 12*time.Second)+time.Duration(jitter)*time.Millisecond > simLimit-2*simPeriod

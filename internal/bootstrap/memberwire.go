@@ -10,11 +10,11 @@ import (
 // A member's message on the wire, little endian, in the payload of a frame of kind member:
 //
 //	0 kind u8 | 1 verdict there u8 | 2 flags u8: 1 the row asks, 2 the verdict is agreed | 3 zero u8 | 4 epoch u32 | 8 ballot u64 | 16 accepted ballot u64
-//	24 sets of (size+63)/64 words: suspect, ended, left if the kind has a row; set, left if a verdict is there
+//	24 sets of (size+63)/64 words: suspect, ended, left, unwanted if the kind has a row; set, left if a verdict is there
 //	then the text of a stop
 const (
 	memberBytes    = 24
-	maxMemberBytes = memberBytes + 5*MaxRanks/8 + maxText
+	maxMemberBytes = memberBytes + 6*MaxRanks/8 + maxText
 )
 
 func (m *message) hasRow() bool { return m.kind == msgRow || m.kind == msgPromise }
@@ -50,7 +50,7 @@ func appendMessage(b []byte, m *message) []byte {
 	b = le.AppendUint64(b, uint64(m.accepted))
 	var sets []rankSet
 	if m.hasRow() {
-		sets = append(sets, m.row.suspect, m.row.ended, m.row.left)
+		sets = append(sets, m.row.suspect, m.row.ended, m.row.left, m.row.unwanted)
 	}
 	if has == 1 {
 		sets = append(sets, m.verdict.set, m.verdict.left)
@@ -100,7 +100,7 @@ func decodeMessage(b []byte, size int) (message, error) {
 		return s
 	}
 	if m.hasRow() {
-		m.row = row{next(), next(), next(), b[2]&flagAsks != 0}
+		m.row = row{next(), next(), next(), next(), b[2]&flagAsks != 0}
 	}
 	if m.hasVerdict() {
 		m.verdict = verdict{next(), next(), b[2]&flagAgreed != 0}

@@ -337,6 +337,8 @@ func (l *link) putRights(seq uint64, fds []int) error {
 
 func (m *mesh) ask(n uint32) []int { return m.d.ask(n) }
 
+func (m *mesh) expel(rank int, cause error) { m.d.expel(rank, cause) }
+
 // end says goodbye on all sockets at once, waits for them no longer than closeBound, and releases them.
 func (m *mesh) end(goodbye bool, reason string) {
 	m.mu.Lock()

@@ -59,6 +59,22 @@ func (g *group) survive(ctx context.Context) ([]int, error) {
 	return slices.Clone(set), nil
 }
 
+func (g *group) Expel(rank int, cause error) error {
+	if rank < 0 || rank >= g.size || rank == g.rank {
+		return fmt.Errorf("bootstrap: rank %d: expel rank %d: accepted is another one of 0 to %d", g.rank, rank, g.size-1)
+	}
+	g.mu.Lock()
+	closed, out := g.closed, g.peers[rank].gone()
+	g.mu.Unlock()
+	if closed {
+		return fmt.Errorf("bootstrap: rank %d: expel rank %d: %w", g.rank, rank, ErrClosed)
+	}
+	if !out {
+		g.tr.expel(rank, fmt.Errorf("%w by rank %d: %w", ErrExpelled, g.rank, cause))
+	}
+	return nil
+}
+
 // call begins agreement n, which it returns. Others that are in an all-gather, or come to one, are not to wait for this
 // rank: the call takes a place in the sequence too, and there it is one of another name.
 func (g *group) call() (n uint32) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -129,6 +130,47 @@ func TestSurvivorsHaveGoneOn(t *testing.T) {
 		}
 		surviving(t, gs[:1], 0, 1)
 		if _, err := gs[0].AllGather(t.Context(), "new", Blob{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// One rank's word is enough: the others see a loss as any other and go on, the rank itself is cut off, though it lives. The
+// highest expels the lowest, which leads the agreement.
+func TestExpel(t *testing.T) {
+	why := errors.New("of no use")
+	both(t, 4, func(t *testing.T, gs []Group) {
+		together(t, gs, "all")
+		for out := range 3 {
+			by, left := gs[3], gs[out+1:]
+			for _, r := range []int{-1, 3, 4} {
+				if err := by.Expel(r, why); err == nil || !strings.Contains(err.Error(), "another one of 0 to 3") {
+					t.Errorf("rank 3 expels %d: %v", r, err)
+				}
+			}
+			lost := make(chan error, 4)
+			by.OnLost(func(r int, cause error) {
+				if r == out {
+					lost <- cause
+				}
+			})
+			if err := by.Expel(out, why); err != nil {
+				t.Error(err)
+			}
+			surviving(t, left, []int{1, 2, 3}[out:]...)
+			together(t, left, fmt.Sprint("without", out))
+			if cause := <-lost; !errors.Is(cause, ErrExpelled) || !errors.Is(cause, why) {
+				t.Errorf("rank 3 lost %d: %v", out, cause)
+			}
+			if _, err := gs[out].Survivors(t.Context()); !errors.Is(err, ErrCutOff) {
+				t.Errorf("rank %d: %v", out, err)
+			}
+			if err := by.Expel(out, why); err != nil { // again
+				t.Error(err)
+			}
+		}
+		gs[3].Close()
+		if err := gs[3].Expel(0, why); !errors.Is(err, ErrClosed) {
 			t.Error(err)
 		}
 	})
