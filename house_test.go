@@ -37,7 +37,7 @@ var floors = []house.Floor{
 	}},
 	{Number: 5, Folders: []house.Folder{
 		// Other plugins register by blank import, in the program that wants them.
-		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "devnic", "devnic/softnic", "devnic/wqe", "dma", "shm", "staged", "tcp"}}},
+		{Path: ".", Only: map[string][]string{"netplugin": {"ce", "devnic", "devnic/mlx5", "devnic/softnic", "devnic/wqe", "dma", "shm", "staged", "tcp"}}},
 	}},
 	{Number: 4, Folders: []house.Folder{
 		{Path: "internal/gintest"},

@@ -18,6 +18,7 @@ import (
 	"github.com/doorbell-net/doorbell/netplugin"
 	_ "github.com/doorbell-net/doorbell/netplugin/ce" // the network of a device's copy engines, within a process
 	"github.com/doorbell-net/doorbell/netplugin/devnic"
+	_ "github.com/doorbell-net/doorbell/netplugin/devnic/mlx5"    // ConnectX
 	_ "github.com/doorbell-net/doorbell/netplugin/devnic/softnic" // the NIC that is always there
 	_ "github.com/doorbell-net/doorbell/netplugin/dma"            // copy engines between processes
 	_ "github.com/doorbell-net/doorbell/netplugin/shm"            // the network within a machine is always there
@@ -118,7 +119,7 @@ func (c *Comm) openNIC(ctx context.Context) error {
 // tellNIC says in one line what kernels drive.
 func (c *Comm) tellNIC() {
 	if !c.nic.Facts().Emulated {
-		c.opt.Log.Info("kernels drive a NIC", "nic", c.choice.NIC)
+		c.opt.Log.Info("kernels drive a NIC", "nic", c.choice.NIC, "port", c.nic.Facts().About)
 		return
 	}
 	about := []any{"nic", c.choice.NIC, "wire", c.plugin.Name()}

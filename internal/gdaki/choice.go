@@ -27,6 +27,8 @@ type Has struct {
 	Name  string
 	Real  bool
 	Lacks string // why a real one cannot be had
+
+	Untried bool // auto leaves it alone
 }
 
 // Look lists the providers of this process, and asks those of real NICs for one.
@@ -35,6 +37,7 @@ func Look() (all []Has) {
 		h := Has{Name: p.Name()}
 		if r, ok := p.(devnic.Prober); ok {
 			h.Real = true
+			_, h.Untried = p.(devnic.Untried)
 			if err := r.Probe(); err != nil {
 				h.Lacks = err.Error()
 			}
@@ -86,6 +89,8 @@ func Choose(all []Wish) (Choice, error) {
 	for _, name := range names(all) {
 		switch real, lacks := look(all, name); {
 		case !real:
+		case lacks == "" && !forced && slices.ContainsFunc(all, func(w Wish) bool { return w.untried(name) }):
+			why = append(why, "NIC "+name+": it is there, and no program has used one yet; backend gdaki takes it")
 		case lacks == "":
 			return Choice{NIC: name, Real: true}, nil
 		default:
@@ -97,6 +102,10 @@ func Choose(all []Wish) (Choice, error) {
 		c.NIC = emulated
 	}
 	return c, nil
+}
+
+func (w Wish) untried(name string) bool {
+	return slices.ContainsFunc(w.NICs, func(h Has) bool { return h.Name == name && h.Untried })
 }
 
 func (w Wish) backend() string {

@@ -18,6 +18,7 @@ func TestChoose(t *testing.T) {
 	wish := func(backend, nic, net string, has ...Has) Wish {
 		return Wish{Backend: backend, NIC: nic, Net: net, NICs: has}
 	}
+	untried := Has{Name: "mlx5", Real: true, Untried: true}
 	two := func(w Wish) []Wish { return []Wish{w, w} }
 	for name, c := range map[string]struct {
 		all  []Wish
@@ -33,6 +34,9 @@ func TestChoose(t *testing.T) {
 		"auto, softnic named":  {two(wish("auto", "softnic", "", mlx5, soft)), Choice{Why: "NIC softnic: emulated, and auto takes none such"}, nil},
 		"auto, real named":     {two(wish("auto", "mlx5", "", mlx5, soft)), Choice{NIC: "mlx5", Real: true}, nil},
 		"auto, named lacks":    {two(wish("auto", "mlx5", "", none, soft)), Choice{Why: "NIC mlx5: ranks 0-1: no device"}, nil},
+		"auto, untried":        {two(wish("auto", "", "", untried, soft)), Choice{Why: "NIC mlx5: it is there, and no program has used one yet; backend gdaki takes it"}, nil},
+		"auto, untried named":  {two(wish("auto", "mlx5", "", untried, soft)), Choice{NIC: "mlx5", Real: true}, nil},
+		"gdaki, untried":       {two(wish("gdaki", "", "", untried, soft)), Choice{NIC: "mlx5", Real: true}, nil},
 		"proxy":                {two(wish("proxy", "", "")), Choice{}, nil},
 		"gdaki, none real":     {two(wish("gdaki", "", "", soft)), Choice{NIC: "softnic"}, nil},
 		"gdaki, all real":      {two(wish("gdaki", "", "", mlx5, soft)), Choice{NIC: "mlx5", Real: true}, nil},
@@ -82,7 +86,7 @@ func TestChooseAlike(t *testing.T) {
 			w.By = fmt.Sprint("word of ", rapid.IntRange(0, 1).Draw(t, "by"))
 			for _, name := range []string{"a", "b"} {
 				if rapid.IntRange(0, 9).Draw(t, "there") > 0 {
-					w.NICs = append(w.NICs, Has{name, true, lacks.Draw(t, "lacks")})
+					w.NICs = append(w.NICs, Has{Name: name, Real: true, Lacks: lacks.Draw(t, "lacks")})
 				}
 			}
 			w.NICs = append(w.NICs, Has{Name: "softnic"})
@@ -123,7 +127,7 @@ func TestChooseAlike(t *testing.T) {
 			for _, w := range all {
 				ok := false
 				for _, h := range w.NICs {
-					ok = ok || h == Has{name, true, ""}
+					ok = ok || h == Has{Name: name, Real: true}
 				}
 				if !ok {
 					return false

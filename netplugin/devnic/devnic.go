@@ -36,6 +36,13 @@ type Prober interface {
 	Probe() error
 }
 
+// Untried is a Prober whose NICs no program has used yet: backend auto leaves them alone, and gdaki, or who names them, takes
+// them.
+type Untried interface {
+	Prober
+	Untried()
+}
+
 // Config is what a NIC is told about its rank.
 type Config struct {
 	Rank, Ranks int

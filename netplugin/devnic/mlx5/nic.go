@@ -19,6 +19,9 @@ type provider struct {
 // Name is "mlx5".
 func (provider) Name() string { return "mlx5" }
 
+// Untried is devnic.Untried's: none of this has run on hardware.
+func (provider) Untried() {}
+
 // Probe says what this machine lacks: a library, a NIC, or of each NIC what it cannot.
 func (p provider) Probe() error {
 	v, err := p.load()
