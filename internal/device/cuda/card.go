@@ -50,7 +50,6 @@ type card struct {
 	laneMu sync.Mutex // what follows; the driver is called with it held
 	lanes  []*lane    // all, by their lines
 	spare  []*lane    // those that no stream has
-	laid   int        // that there were when the card was opened
 }
 
 // discarded is how something is given back when no kernel runs: calls of the driver in their order, and what is of the

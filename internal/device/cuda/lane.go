@@ -26,8 +26,8 @@ type lane struct {
 
 const (
 	maxLanes  = 1024
-	laidMore  = 4 // lanes for kernels that are laid when the card is opened, beside
-	laidEach  = 4 // those for each rank on it,
+	laidLeast = 8 // lanes for kernels that are laid when the card is opened, or
+	laidEach  = 3 // so many for each rank on it, no more than there are hardware queues,
 	laidFast  = 2 // and those for each rank's copies
 	warmBytes = 64 << 10
 	warmLimit = 10 * time.Second
@@ -49,11 +49,21 @@ func (c *card) takeLane(priority int32) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := len(c.lanes); n == max(c.drv.connections, c.laid)+1 {
+	if n := c.kernelLanes(); priority == 0 && n == c.drv.connections+1 {
 		c.log.Warn("more streams than hardware queues: a kernel may wait behind one of another stream, and two ranks whose kernels wait for each other then time out",
 			"gpu", c.index, "streams", n, "queues", c.drv.connections, "variable", envConnections)
 	}
 	return l, nil
+}
+
+// kernelLanes is how many lanes there are for kernels. laneMu is held.
+func (c *card) kernelLanes() (n int) {
+	for _, l := range c.lanes {
+		if l.priority == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // newLane makes a lane. laneMu is held.
@@ -84,9 +94,8 @@ func (c *card) giveLane(l *lane) {
 func (c *card) layLanes(ranks int) error {
 	c.laneMu.Lock()
 	defer c.laneMu.Unlock()
-	kernels := laidMore + laidEach*ranks
-	c.laid = min(kernels+laidFast*ranks, maxLanes)
-	for i := range c.laid {
+	kernels := min(max(laidEach*ranks, laidLeast), c.drv.connections)
+	for i := range min(kernels+laidFast*ranks, maxLanes) {
 		priority := int32(0)
 		if i >= kernels {
 			priority = c.urgent
