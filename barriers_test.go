@@ -78,7 +78,7 @@ func progLSABarrier(r *rank) {
 	r.drop(dc, recv)
 }
 
-// progLSA stores into the windows of LSA peers by thread, warp and block, and raises their signals.
+// progLSA stores into the windows of LSA peers by thread, warp and block, some past the caches, and raises their signals.
 func progLSA(r *rank) {
 	const slot, most = 5000, 4096
 	dc := r.devComm(doorbell.Needs{Contexts: 2, Signals: 2, Barriers: 1})
@@ -93,6 +93,7 @@ func progLSA(r *rank) {
 		sent := uint64(0)
 		want := make([]byte, slot)
 		for k, n := range []int{0, 1, 63, 64, 65, 1000, most} {
+			c.SetPastCaches((int32(k)+d.Rank)%2 == 0)
 			for kind, co := range []gin.Coop{gin.ByThread(t), gin.ByWarp(t), gin.ByBlock(t)} {
 				dst, src := uint64(8+k+kind), uint64(2*k+kind)
 				for p := range lsa.Ranks {

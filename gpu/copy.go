@@ -2,6 +2,8 @@
 
 package gpu
 
+import "github.com/doorbell-net/doorbell/internal/sys"
+
 // U32x4 is 16 bytes that are loaded and stored at once. A Ptr[U32x4] is a multiple of 16.
 type U32x4 [4]uint32
 
@@ -77,6 +79,18 @@ func copyBytes(dst, src Ptr[byte], n int) {
 	if n > 0 {
 		copy(bytesAt(dst, n), bytesAt(src, n))
 	}
+}
+
+// CopyPastCaches is CopyThread by stores that go past the caches of a core: for who writes more than they hold. On a GPU it
+// is CopyThread.
+func CopyPastCaches(dst, src Ptr[byte], bytes uint64) {
+	if WarpSize == 1 {
+		if bytes > 0 {
+			sys.CopyPastCaches(bytesAt(dst, int(bytes)), bytesAt(src, int(bytes)))
+		}
+		return
+	}
+	CopyThread(dst, src, bytes)
 }
 
 // CopyThread is CopyWarp with the calling thread alone.

@@ -23,7 +23,16 @@ func LLReturn(t gpu.Thread, a LL) {
 		n := a.Answers.At(int(a.set()))
 		n.Store(n.Load() + 1)
 	}
-	end := (a.first(a.DC.Rank+1) - a.first(a.DC.Rank)) * a.DC.Ranks
+	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
+	past := false
+	if gpu.WarpSize == 1 {
+		rows := uint32(0)
+		for l := range locals {
+			rows += a.Counts.At(int(l)).Load()
+		}
+		past = a.pastCaches(int32(rows), a.row())
+	}
+	end := locals * a.DC.Ranks
 	for i, step := t.Block(), t.Blocks(); i < end; i += step * t.Warps() {
 		n := min(t.Warps(), (end-i+step-1)/step)
 		if t.Warp() < n && t.Lane() == 0 {
@@ -38,7 +47,7 @@ func LLReturn(t gpu.Thread, a LL) {
 		}
 		s := shares{parts: max(1, t.Warps()/max(rows, 1))}
 		for w := range n {
-			a.answer(t, i+w*step, found.Of(t)[w], &s)
+			a.answer(t, i+w*step, found.Of(t)[w], &s, past)
 		}
 		if a.Faults.overBlock(t) {
 			return // and nobody is told that the experts have answered
@@ -55,13 +64,14 @@ func (a *LL) to(i int32) (local, dst int32) {
 	return i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks
 }
 
-// answer sends a pair's rows. All warps of a block call it.
-func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares) {
+// answer sends a pair's rows, past caches or not. All warps of a block call it.
+func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 	local, dst := a.to(i)
 	if a.Missing.has(dst) {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
+	c.SetPastCaches(past)
 	of := *s
 	p, near := a.lsa(dst)
 	if !near {

@@ -130,6 +130,7 @@ func (a *LL) sendMessage(t gpu.Thread, box int32, n uint32, token int32) {
 	}
 	rank, local := a.place(box)
 	c := gin.Open(&a.DC, a.context(local))
+	c.SetPastCaches(a.pastCaches(a.tokens()*a.TopK, a.msg()))
 	to, at := a.slot(local, a.DC.Rank, int32(n)), a.staged(token)
 	s := gin.OK
 	if p, near := a.lsa(rank); near {

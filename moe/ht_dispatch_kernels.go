@@ -50,6 +50,7 @@ type htRow struct {
 // send sends the tokens of a channel.
 func (a *HT) send(t gpu.Thread, channel int32) {
 	c := gin.Open(&a.DC, channel%a.DC.Contexts)
+	c.SetPastCaches(a.pastCaches())
 	token, end := a.channel(channel)
 	for ; token < end; token++ {
 		places := a.Place.At(int(token) * int(a.DC.Ranks))
@@ -239,6 +240,7 @@ func (a *HT) pass(t gpu.Thread, w *way) bool {
 		return false
 	}
 	r := htRow{payload: m.Byte(uint64(a.Head)), experts: experts, weights: weights, rank: a.peer(w.node), token: int32(h.Token)}
+	w.c.SetPastCaches(a.pastCaches())
 	for i := range a.Node {
 		row := places.At(int(i)).Load()
 		if t.Lane() == 0 {

@@ -176,6 +176,11 @@ func (a *HT) tokens() int32 {
 	return int32(min(a.Count.Load(), uint32(a.Tokens)))
 }
 
+// pastCaches is LL.pastCaches for the rows of this rank's tokens.
+func (a *HT) pastCaches() bool {
+	return gpu.WarpSize == 1 && uint64(a.Plan.Raw().Tokens)*uint64(a.Payload) > coreBytes
+}
+
 // fail is Faults', of the dispatch that HTTell has begun last.
 func (a *HT) fail(s gin.Status, what uint32, rank int32, x, y int64) {
 	a.Faults.fail(a.State.Raw().Dispatches-1, s, what, rank, x, y)

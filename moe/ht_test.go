@@ -314,7 +314,7 @@ func TestHTShapes(t *testing.T) {
 	for _, c := range []struct{ ranks, perNode, tokens, hidden, topk, experts, channels, ring int }{
 		{1, 1, 3, 8, 1, 1, 1, 0}, {2, 2, 5, 16, 2, 3, 2, 0}, {4, 4, 9, 64, 4, 5, 3, 0}, {8, 8, 6, 136, 8, 33, 2, 0},
 		{2, 1, 5, 16, 2, 3, 1, 0}, {4, 2, 16, 136, 8, 32, 2, 0}, {6, 3, 8, 104, 9, 12, 4, 2}, {8, 4, 33, 256, 8, 33, 2, 4}, {6, 2, 7, 40, 2, 3, 1, 2},
-		{3, 1, 2, 2880, 32, 40, 2, 2},
+		{3, 1, 2, 2880, 32, 40, 2, 2}, {1, 1, 80, 7168, 1, 1, 2, 0}, // more than a core's caches hold
 	} {
 		t.Run(fmt.Sprintf("R%d-N%d-T%d-H%d-K%d-E%d-C%d-ring%d", c.ranks, c.perNode, c.tokens, c.hidden, c.topk, c.experts, c.channels, c.ring), func(t *testing.T) {
 			w := newHT(t, c.ranks, doorbell.Options{RanksPerNode: c.perNode}, moe.HTOptions{MaxTokens: c.tokens, Hidden: c.hidden, TopK: c.topk, Experts: c.experts, Channels: c.channels, Ring: c.ring})

@@ -158,6 +158,7 @@ func TestLLShapes(t *testing.T) {
 	for _, c := range []struct{ ranks, perNode, tokens, hidden, topk, experts int }{
 		{1, 1, 3, 8, 1, 1}, {2, 1, 5, 16, 2, 3}, {2, 2, 5, 128, 2, 4}, {3, 3, 7, 24, 3, 7}, {4, 2, 16, 136, 8, 32}, {4, 4, 9, 64, 4, 5},
 		{5, 1, 6, 40, 2, 3}, {6, 3, 8, 104, 9, 12}, {8, 4, 10, 256, 8, 33}, {3, 1, 2, 2880, 32, 40},
+		{1, 1, 80, 7168, 1, 1}, // more than a core's caches hold
 	} {
 		t.Run(fmt.Sprintf("R%d-N%d-T%d-H%d-K%d-E%d", c.ranks, c.perNode, c.tokens, c.hidden, c.topk, c.experts), func(t *testing.T) {
 			w := newWorld(t, c.ranks, c.perNode, moe.Options{MaxTokens: c.tokens, Hidden: c.hidden, TopK: c.topk, Experts: c.experts}, doorbell.Grid{Blocks: 2, Warps: 3})
