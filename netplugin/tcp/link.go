@@ -123,6 +123,7 @@ func (l *link) push(h *header, data []byte, token uint64, want bool) uint64 {
 // write sends what is queued until the socket takes no more.
 func (l *link) write() {
 	for l.fd >= 0 && (l.next < l.tail || len(l.between) > 0) {
+		sending()
 		var n int
 		var err error
 		if small := l.gather(); len(small) > 0 {

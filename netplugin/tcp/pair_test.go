@@ -118,6 +118,41 @@ func (p *pair) drive(done func() bool, ended func(r int, c netplugin.Completion)
 	}
 }
 
+// TestPutOrders: what a rank did before it put something is there for who receives it, for the race detector too.
+func TestPutOrders(t *testing.T) {
+	for _, bytes := range []int{8, gatherBelow + 1, 2 * copyBelow} { // sent in one piece and in several; received so and straight
+		p := newPair(t, bytes, time.Second)
+		did, ended := 0, make(chan struct{})
+		end := time.Now().Add(20 * time.Second)
+		go func() {
+			defer close(ended)
+			did = 1
+			p.ep[0].Post([]netplugin.Op{p.put(0, 0, make([]byte, bytes), 0, 1)})
+			for cs := make([]netplugin.Completion, 1); p.ep[0].Poll(cs) == 0 && time.Now().Before(end); {
+				runtime.Gosched()
+			}
+		}()
+		came, goes := false, true
+		for goes {
+			select {
+			case <-ended:
+				goes = false
+			default:
+				runtime.Gosched()
+			}
+			p.ep[1].Poll(nil)
+			if !came && p.signal(1, 0) == 1 {
+				if came = true; did != 1 {
+					t.Error("the put came before what was done before it")
+				}
+			}
+		}
+		if !came {
+			t.Fatal("the put does not come")
+		}
+	}
+}
+
 // Sockets that break again and again lose nothing and double nothing.
 func TestLinkFlaps(t *testing.T) { flaps(t, Plugin{}) }
 

@@ -59,6 +59,7 @@ func (l *link) came(n int, err error) bool {
 		return false
 	}
 	l.idle = 0
+	received()
 	return true
 }
 
