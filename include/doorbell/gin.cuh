@@ -177,6 +177,10 @@ class context {
   DOORBELL_DEVICE uint64_t read_signal(int32_t id) const;
   DOORBELL_DEVICE status wait_signal(coop co, int32_t id, uint64_t least, source src, int32_t bits = 64);
   DOORBELL_DEVICE status reset_signal(coop co, int32_t id);
+  // The same of what LSA peers have ever added by lsa_signal, which resets do not touch. Its word lies near, where one that the
+  // network adds to may be across PCIe: who knows that only LSA peers raise a signal looks for it faster so.
+  DOORBELL_DEVICE uint64_t read_lsa_signal(int32_t id) const;
+  DOORBELL_DEVICE status wait_lsa_signal(coop co, int32_t id, uint64_t least, source src, int32_t bits = 64);
   DOORBELL_DEVICE uint64_t read_signal_at(const signal_window &w, uint64_t off) const;
   DOORBELL_DEVICE status wait_signal_at(coop co, const signal_window &w, uint64_t off, uint64_t least, source src, int32_t bits = 64);
   DOORBELL_DEVICE status reset_signal_at(coop co, const signal_window &w, uint64_t off);
@@ -271,6 +275,7 @@ class context {
   DOORBELL_DEVICE uint32_t step(waiter &w, source src) const { return ++w.polls % dc.Looks ? uint32_t(ok) : pause(w, src); }
   DOORBELL_DEVICE int32_t source_peer(source src) const;
   DOORBELL_DEVICE uint32_t wait_word(int32_t i, int32_t sig, uint64_t least, int32_t bits, source src);
+  DOORBELL_DEVICE uint32_t wait_near(int32_t sig, uint64_t least, int32_t bits, source src) const;
   DOORBELL_DEVICE uint32_t wait_pair(const uint64_t *net, const uint64_t *lsa, uint64_t off, waiter &w, int32_t bits, source src);
   DOORBELL_DEVICE request pending(int32_t q, int32_t world_rank) const;
   DOORBELL_DEVICE request pending_of(int32_t p) const;

@@ -143,11 +143,14 @@ KERNEL calls(ARGS args a) {
   for (uint64_t bytes : {uint64_t(8), uint64_t(100)}) {
     OK(c.lsa_put(co, lsa_rank(a.dc, peer), a.recv, 2048, a.send.Base, bytes));
     OK(c.lsa_signal(co, lsa_rank(a.dc, peer), 3, bytes));
-    OK(c.wait_signal(co, 3, bytes == 8 ? 8 : 108, from));
+    OK(bytes == 8 ? c.wait_signal(co, 3, 8, from) : c.wait_lsa_signal(co, 3, 108, from));
     WANT(is_sent(recv + 2048, peer, 77, bytes));
     OK(c.lsa_barrier(co, 1));
   }
   WANT(lsa_pointer(a.recv, a.dc.LSARank, 5) == recv + 5);
+  OK(c.reset_signal(co, 3));
+  WANT(c.read_signal(3) == 0 && c.read_lsa_signal(3) == 108 && c.read_lsa_signal(1) == 0 && c.read_lsa_signal(signals) == 0);
+  OK(c.wait_lsa_signal(co, 3, 620, from, 8));  // 108, as 620 is in 8 bits
 
   // What was stored and put before a barrier is there after it; another context.
   for (uint64_t i = 0; i < 20; i++) {
@@ -179,6 +182,7 @@ KERNEL calls(ARGS args a) {
   WANT(c.get(co, all, peer, a.recv, 0, a.send, 0, 8, strong_inc(0)) == invalid);
   WANT(c.signal(co, all, peer, strong_inc_at(a.sigs, 4)) == invalid);
   WANT(c.wait_signal(co, 0, 1, from, 65) == invalid && c.wait_signal(co, -1, 0, from) == invalid);
+  WANT(c.wait_lsa_signal(co, 3, 1, from, 65) == invalid && c.wait_lsa_signal(co, signals, 0, from) == invalid);
   WANT(c.wait(co, foreign) == invalid && c.lsa_put(co, 2, a.recv, 0, a.send.Base, 8) == invalid);
   WANT(c.barrier(co, all, 9, fence_none) == invalid && nobody.flush(co) == invalid);
   WANT(c.hybrid_barrier(co, 2, fence_put) == invalid && c.fence_contexts(co, all, peer, 1, 2) == invalid);
@@ -186,7 +190,7 @@ KERNEL calls(ARGS args a) {
 
   // A wait in vain ends by its deadline, and nothing sticks.
   c.timeout_ns = 2000000;
-  WANT(c.wait_signal(co, 4, 1, from) == timeout);
+  WANT(c.wait_signal(co, 4, 1, from) == timeout && c.wait_lsa_signal(co, 4, 1, from) == timeout);
   c.timeout_ns = a.dc.Timeout;
   OK(c.barrier(co, all, 0, fence_none));
   OK(c.signal(co, all, peer, strong_inc(4)));

@@ -25,6 +25,7 @@ KERNEL use(const dev_comm dc, window a, window b, signal_window w, uint32_t *out
   s |= c.signal(by_thread, all, 1, strong_add(0, 2)) | c.signal(by_thread, all, 1, weak_inc(0));
   s |= c.signal(by_thread, all, 1, strong_inc_at(w, 0)) | c.signal(by_thread, all, 1, strong_add_at(w, 0, 1)) | c.signal(by_thread, all, 1, weak_inc_at(w, 0));
   s |= c.wait_signal(by_block, 0, 1, from_team(all)) | c.reset_signal(by_block, 0);
+  s |= c.wait_lsa_signal(by_block, 0, 1, any);
   s |= c.wait_signal_at(by_block, w, 8, 1, any, 32) | c.reset_signal_at(by_block, w, 8);
   s |= c.add_shadow(0, 1) | c.wait_meet(by_block, 0, any);
   s |= c.wait_counter(by_block, 0, 1, from_peer(all, lsa_rank(dc, 1))) | c.reset_counter(by_block, 0);
@@ -43,7 +44,7 @@ KERNEL use(const dev_comm dc, window a, window b, signal_window w, uint32_t *out
   s |= uint32_t(all.rank_in(dc, lsa(dc), 1) + all.contains(dc, 1) + rank_in_difference(all, lsa(dc), 0));
   s |= c.lsa_put(by_block, 1, a, 0, b.Base, 100) | c.lsa_signal(by_block, 1, 0, 1) | c.lsa_signal_at(by_block, 1, w, 8, 1);
   s |= c.lsa_barrier(by_block, 0) | c.barrier(by_block, all, 0, fence_put) | c.barrier(by_warp, all, 0, fence_get);
-  *lsa_pointer(a, 1, 0) = uint8_t(c.read_signal(0) + c.read_signal_at(w, 0) + c.read_counter(0) + c.shadow(0) + done);
+  *lsa_pointer(a, 1, 0) = uint8_t(c.read_signal(0) + c.read_lsa_signal(0) + c.read_signal_at(w, 0) + c.read_counter(0) + c.shadow(0) + done);
   *out = s;
 }
 

@@ -135,6 +135,26 @@ DOORBELL_DEVICE uint32_t context::wait_pair(const uint64_t *net, const uint64_t 
   }
 }
 
+DOORBELL_DEVICE uint64_t context::read_lsa_signal(int32_t i) const { return has_signal(i) ? word::acquire_sys(dc.LSA + signal_word(i)) : 0; }
+
+DOORBELL_DEVICE status context::wait_lsa_signal(coop co, int32_t i, uint64_t least, source src, int32_t bits) {
+  uint32_t s = ok;
+  if (word::begins(co)) s = !has_signal(i) || bits < 1 || bits > 64 ? uint32_t(invalid) : wait_near(i, least, bits, src);
+  return status(word::ends(co, s));
+}
+
+DOORBELL_DEVICE uint32_t context::wait_near(int32_t sig, uint64_t least, int32_t bits, source src) const {
+  const uint64_t *at = dc.LSA + signal_word(sig);
+  waiter w = {};
+  w.note.Op = op_wait_signal, w.note.Peer = source_peer(src), w.note.ID = uint32_t(sig), w.note.Ctx = uint32_t(id), w.note.Wanted = least;
+  for (uint32_t s = ok;;) {
+    w.note.Seen = word::acquire_sys(at);
+    if (word::rolling_le(least, w.note.Seen, bits)) return ok;
+    if (s) return s;  // after one more look: it may have come before its sender was lost
+    s = step(w, src);
+  }
+}
+
 DOORBELL_DEVICE status context::reset_signal(coop co, int32_t i) {
   uint32_t s = invalid;
   if (word::begins(co) && has_signal(i)) {
