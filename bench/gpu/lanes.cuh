@@ -70,19 +70,16 @@ DB uint64_t shfl64(uint64_t v, uint32_t from) { return uint64_t(shfl(uint32_t(v 
 DB float bf16_lo(uint32_t w) { return as_float(w << 16); }
 DB float bf16_hi(uint32_t w) { return as_float(w & 0xffff0000); }
 
-// copy_by is a copy by `all` threads, of which this is number `me`, 16 bytes each, N loads on their way. Addresses and bytes are
-// multiples of 16.
-template <int N>
-DB void copy_by(uint32_t me, uint32_t all, uint8_t *dst, const uint8_t *src, uint32_t bytes) {
+// copy_warp is a copy by a warp, 16 bytes a lane, eight loads of it on their way. Addresses and bytes are multiples of 16.
+DB void copy_warp(uint8_t *dst, const uint8_t *src, uint32_t bytes) {
+  constexpr int loads = 8;
   uint4 *to = reinterpret_cast<uint4 *>(dst);
   const uint4 *from = reinterpret_cast<const uint4 *>(src);
-  for (uint32_t i = me, n = bytes / 16; i < n; i += N * all) {
-    uint4 v[N];
-    UNROLL for (int k = 0; k < N; k++)
-      if (i + k * all < n) v[k] = from[i + k * all];
-    UNROLL for (int k = 0; k < N; k++)
-      if (i + k * all < n) to[i + k * all] = v[k];
+  for (uint32_t i = lane(), n = bytes / 16; i < n; i += loads * 32) {
+    uint4 v[loads];
+    UNROLL for (int k = 0; k < loads; k++)
+      if (i + k * 32 < n) v[k] = from[i + k * 32];
+    UNROLL for (int k = 0; k < loads; k++)
+      if (i + k * 32 < n) to[i + k * 32] = v[k];
   }
 }
-DB void copy_warp(uint8_t *dst, const uint8_t *src, uint32_t bytes) { copy_by<8>(lane(), 32, dst, src, bytes); }
-DB void copy_block(uint8_t *dst, const uint8_t *src, uint32_t bytes) { copy_by<4>(thread(), threads(), dst, src, bytes); }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA C++ twins of the low-latency kernels of package moe: same entries, same argument, same steps. What they leave out is what
-// they are not run with: puts by the network, a box for a rank (PerRank), ranks that are missing, numbers that are counted, and
-// what gin checks of a put. TestLLTwins runs them in turn with ours, in one process.
+// CUDA C++ twins of the low-latency kernels of package moe, of the variants for ranks that are all stored to: same entries, same
+// argument, same steps. What they leave out is what they are not run with: a box for a rank (PerRank), ranks that are missing,
+// numbers that are counted, and what gin checks of a put. TestLLTwins runs them in turn with ours, in one process.
 //   nvcc -O3 -std=c++17 -arch=sm_90 -ptx bench/gpu/ll.cu -o ll.ptx
 #include "moe.cuh"
 
@@ -33,7 +33,7 @@ DB void raise(const ll &a, int32_t rank, int32_t local, int32_t id, uint64_t v) 
   word::add_release_sys(a.DC.PeerLSA[lsa_rank(a.DC, rank)] + (local % a.DC.Contexts * int32_t(a.DC.SignalStride) + id), v);
 }
 
-KERNEL(LLCount, ll, 8) {
+KERNEL(LLCount, ll, 32) {
   if (thread() == 0) {
     uint64_t op = *a.Number;
     uint32_t most = uint32_t(a.Tokens), tokens = a.Count ? *a.Count : most;
@@ -75,42 +75,45 @@ DB uint32_t take(const ll &a, int32_t e, int32_t i) {
   return shfl(n, 0);
 }
 
-KERNEL(LLSend, ll, 8) {
+// send_count tells an expert's rank that n messages came. A thread calls it.
+DB void send_count(const ll &a, const llturn &now, const spread &of, int32_t e, uint32_t n) {
+  int32_t rank = of.owner(e), local = e - of.first(rank);
+  raise(a, rank, local, dispatch_signal(a, now, local, a.DC.Rank), uint64_t(n) + 1);
+}
+
+KERNEL(LLSend, ll, 16) {
   if (over_block(a.Faults)) return;
   const llturn now = *a.Now;
   const spread of(a.Experts, a.DC.Ranks);
-  auto send_count = [&](int32_t e, uint32_t n) {
-    int32_t rank = of.owner(e), local = e - of.first(rank);
-    raise(a, rank, local, dispatch_signal(a, now, local, a.DC.Rank), uint64_t(n) + 1);
-  };
-  if (lane() == 0)
-    for (int32_t e = int32_t(block() * warps() + warp()); e < a.Experts; e += int32_t(blocks() * warps()))
-      if (a.Total[e] == 0) send_count(e, 0);
   for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
     uint8_t *msg = a.Stage.Base + uint64_t(uint32_t(now.Set * a.MaxTokens + token)) * msg_bytes(a);
-    if (warp() == 0) {
-      if (lane() == 0) *reinterpret_cast<uint4 *>(msg) = {uint32_t(token), uint32_t(now.Op), 0, 0};
-      if (int32_t(lane()) < a.TopK) reinterpret_cast<uint16_t *>(msg + sizeof(moe::header))[lane()] = uint16_t(expert(a, token, int32_t(lane())));
-    }
     const uint8_t *x = a.X + uint64_t(uint32_t(token)) * row_bytes(a);
-    if (a.Format == moe::bf16)
-      copy_block(msg + a.Head, x, row_bytes(a));
-    else
-      quantise({a.Format, a.Hidden, a.Values, a.Payload}, msg + a.Head, x, warp(), warps());
+    if (thread() == 0) *reinterpret_cast<uint4 *>(msg) = {uint32_t(token), uint32_t(now.Op), 0, 0};
+    if (int32_t k = int32_t(thread()); k < a.TopK) reinterpret_cast<uint16_t *>(msg + sizeof(moe::header))[k] = uint16_t(expert(a, token, k));
+    if (a.Format != moe::bf16) quantise({a.Format, a.Hidden, a.Values, a.Payload}, msg + a.Head, x, warp(), warps());
     sync_block();
     for (int32_t k = int32_t(warp()); k < a.TopK; k += int32_t(warps())) {
       int32_t e = expert(a, token, k);
       if (e < 0) continue;
-      uint32_t n = take(a, e, token * a.TopK + k);
+      uint32_t n = take(a, e, token * a.TopK + k), staged = msg_bytes(a);
       if (n >= uint32_t(a.BoxCap)) continue;
       int32_t rank = of.owner(e), local = e - of.first(rank);
-      copy_warp(lsa_pointer(a.Recv, lsa_rank(a.DC, rank), slot(a, now, local, a.DC.Rank, n)), msg, msg_bytes(a));
+      uint8_t *to = lsa_pointer(a.Recv, lsa_rank(a.DC, rank), slot(a, now, local, a.DC.Rank, n));
+      if (a.Format == moe::bf16) {  // the row as it is
+        copy_warp(to + a.Head, x, row_bytes(a));
+        staged = uint32_t(a.Head);
+      }
+      copy_warp(to, msg, staged);
       sync_warp();
       if (lane() != 0) continue;
       uint32_t total = a.Total[e];
-      if (add_acq_rel_gpu(a.Done + e, 1) + 1 == total) send_count(e, total);
+      if (add_acq_rel_gpu(a.Done + e, 1) + 1 == total) send_count(a, now, of, e, total);
     }
   }
+  // Who gets none is told too, by blocks without tokens where there are any.
+  const int32_t all = int32_t(blocks() * warps());
+  for (int32_t e = all - 1 - int32_t(block() * warps() + warp()); e < a.Experts; e += all)
+    if (lane() == 0 && a.Total[e] == 0) send_count(a, now, of, e, 0);
 }
 
 // await_count is how many messages a rank sent to a local expert. One thread calls it.
@@ -119,14 +122,14 @@ DB uint32_t await_count(const ll &a, const llturn &now, int32_t local, int32_t s
   int32_t id = dispatch_signal(a, now, local, src), ends = a.Sets * a.Boxes * a.DC.Ranks;
   uint64_t from = a.Ends[now.Half * ends + id];
   if (failed(a.Faults)) c.timeout_ns = 0;
-  uint64_t value = c.read_signal(id);
+  uint64_t value = c.read_lsa_signal(id);
   if (value == from) {
-    uint32_t s = c.wait_signal(by_thread, id, from + 1, from_team(world(a.DC)));
+    uint32_t s = c.wait_lsa_signal(by_thread, id, from + 1, from_team(world(a.DC)));
     if (s != ok) {
       fail(a.Faults, now.Op, s, moe::fault_wait, src, e, 0);
       return 0;
     }
-    value = c.read_signal(id);
+    value = c.read_lsa_signal(id);
   }
   uint64_t n = value - from - 1;
   a.Ends[(now.Half ^ 1) * ends + id] = value;
@@ -161,70 +164,140 @@ DB moe::row_info info(const ll &a, const llturn &now, const uint8_t *first, uint
   return {src, int32_t(h.x), int32_t(first_bit(of)), e};
 }
 
-DB void receive(const ll &a, const llturn &now, int32_t first_expert, int32_t local, int32_t src) {
-  SHARED uint32_t rows, begin;
-  int32_t e = first_expert + local;
-  if (thread() == 0) {
-    rows = await_count(a, now, local, src, e);
-    begin = add_gpu(a.Counts + local, rows);
-    a.Blocks[local * a.DC.Ranks + src] = {begin, rows};
-  }
-  sync_block();
-  uint64_t to = uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + begin;
-  const uint8_t *first = a.Recv.Base + slot(a, now, local, src, 0);
-  for (uint32_t j = warp(); j < rows; j += warps()) {
-    moe::row_info i = info(a, now, first, j, src, e);
-    if (lane() == 0) a.Infos[to + j] = i;
-    copy_warp(a.Rows + (to + j) * uint32_t(a.Payload), first + uint64_t(j) * msg_bytes(a) + a.Head, uint32_t(a.Payload));
-  }
-  sync_block();
+// arrival is what came of a rank for a local expert, and where its rows begin among the expert's.
+struct arrival {
+  uint32_t rows, begin;
+};
+
+// found is what a block's warps have found.
+SHARED arrival found[32];
+
+// found_rows is the rows of the first n of them.
+DB uint32_t found_rows(int32_t n) {
+  uint32_t rows = 0;
+  for (int32_t w = 0; w < n; w++) rows += found[w].rows;
+  return rows;
 }
 
-KERNEL(LLReceive, ll, 8) {
+// shares deals parts of rows out to a block's warps in turn: where there are few rows, several warps share each.
+struct shares {
+  uint32_t next = 0;
+  const uint32_t parts;
+
+  DB explicit shares(uint32_t rows) : parts(rows == 0 || rows > warps() ? 1 : warps() / rows) {}
+  DB bool take() {
+    bool mine = next == warp();
+    if (++next == warps()) next = 0;
+    return mine;
+  }
+  // copy is the calling warp's part of so many bytes.
+  DB void copy(uint32_t i, uint8_t *to, const uint8_t *from, uint32_t bytes) const {
+    uint32_t share = (bytes / parts + 15) & ~15u, at = i * share < bytes ? i * share : bytes, left = bytes - at;
+    copy_warp(to + at, from + at, i == parts - 1 || left < share ? left : share);
+  }
+};
+
+// pair is a local expert and a rank, number i of all pairs.
+struct pair {
+  int32_t local, rank;
+};
+DB pair from_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, a.Deterministic ? i % a.DC.Ranks : (a.DC.Rank + i) % a.DC.Ranks}; }
+DB pair to_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks}; }
+
+DB uint64_t row_number(const ll &a, int32_t local, uint32_t n) { return uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + n; }
+
+// receive packs what came of n pairs, step apart, behind what is there of their experts'. All threads of a block call it.
+DB void receive(const ll &a, const llturn &now, int32_t first_expert, int32_t i, int32_t step, int32_t n) {
+  if (int32_t w = int32_t(warp()); w < n && lane() == 0) {
+    pair p = from_pair(a, i + w * step);
+    uint32_t rows = await_count(a, now, p.local, p.rank, first_expert + p.local), begin = add_gpu(a.Counts + p.local, rows);
+    a.Blocks[p.local * a.DC.Ranks + p.rank] = {begin, rows};
+    found[w] = {rows, begin};
+  }
+  sync_block();
+  shares s(found_rows(n));
+  for (int32_t w = 0; w < n; w++) {
+    const pair p = from_pair(a, i + w * step);
+    const arrival came = found[w];
+    const int32_t e = first_expert + p.local;
+    const uint64_t to = row_number(a, p.local, came.begin);
+    const uint8_t *first = a.Recv.Base + slot(a, now, p.local, p.rank, 0);
+    for (uint32_t j = 0; j < came.rows; j++)
+      for (uint32_t part = 0; part < s.parts; part++) {
+        if (!s.take()) continue;
+        if (part == 0) {
+          moe::row_info f = info(a, now, first, j, p.rank, e);
+          if (lane() == 0) a.Infos[to + j] = f;
+        }
+        s.copy(part, a.Rows + (to + j) * uint32_t(a.Payload), first + uint64_t(j) * msg_bytes(a) + a.Head, uint32_t(a.Payload));
+      }
+  }
+  sync_block();  // before there are others
+}
+
+// at_once is how many pairs a block has from number i on: as many as it has warps, blocks() apart.
+DB int32_t at_once(int32_t i, int32_t end) {
+  int32_t left = (end - i + int32_t(blocks()) - 1) / int32_t(blocks());
+  return left < int32_t(warps()) ? left : int32_t(warps());
+}
+
+KERNEL(LLReceive, ll, 16) {
   if (over_block(a.Faults)) return;
   const llturn now = *a.Now;
   const spread of(a.Experts, a.DC.Ranks);
-  int32_t first = of.first(a.DC.Rank), locals = of.first(a.DC.Rank + 1) - first;
+  const int32_t first = of.first(a.DC.Rank), locals = of.first(a.DC.Rank + 1) - first, end = locals * a.DC.Ranks, step = int32_t(blocks());
   if (a.Deterministic) {
-    for (int32_t local = int32_t(block()); local < locals; local += int32_t(blocks()))
-      for (int32_t src = 0; src < a.DC.Ranks; src++) receive(a, now, first, local, src);
+    for (int32_t local = int32_t(block()); local < locals; local += step)
+      for (int32_t src = 0; src < a.DC.Ranks; src++) receive(a, now, first, local * a.DC.Ranks + src, 0, 1);
     return;
   }
-  for (int32_t i = int32_t(block()); i < locals * a.DC.Ranks; i += int32_t(blocks()))
-    receive(a, now, first, i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks);
+  for (int32_t i = int32_t(block()); i < end; i += step * int32_t(warps())) receive(a, now, first, i, step, at_once(i, end));
 }
 
-KERNEL(LLReturn, ll, 8) {
+KERNEL(LLReturn, ll, 16) {
   if (over_block(a.Faults)) return;
   const llturn now = *a.Now;
   const spread of(a.Experts, a.DC.Ranks);
-  int32_t first = of.first(a.DC.Rank), locals = of.first(a.DC.Rank + 1) - first;
+  const int32_t first = of.first(a.DC.Rank), end = (of.first(a.DC.Rank + 1) - first) * a.DC.Ranks, step = int32_t(blocks()), me = int32_t(warp());
   if (block() == 0 && thread() == 0) a.Answers[now.Set]++;
   const uint64_t rows_before = uint64_t(uint32_t(a.Turn * a.Locals * a.DC.Ranks)) * uint32_t(a.Cap);
-  for (int32_t i = int32_t(block()); i < locals * a.DC.Ranks; i += int32_t(blocks())) {
-    int32_t local = i / a.DC.Ranks, dst = (a.DC.Rank + i) % a.DC.Ranks;
-    const moe::block b = a.Blocks[local * a.DC.Ranks + dst];
-    for (uint32_t j = warp(); j < b.Rows; j += warps()) {
-      uint64_t row = uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + b.Begin + j;
-      const moe::row_info f = a.Infos[row];
-      if (f.Token < 0) continue;
-      copy_warp(lsa_pointer(a.Recv, lsa_rank(a.DC, dst), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
+  for (int32_t i = int32_t(block()); i < end; i += step * int32_t(warps())) {
+    const int32_t n = at_once(i, end);
+    const pair mine = to_pair(a, i + me * step);
+    if (me < n && lane() == 0) {
+      const moe::block b = a.Blocks[mine.local * a.DC.Ranks + mine.rank];
+      found[me] = {b.Rows, b.Begin};
+    }
+    sync_block();
+    shares s(found_rows(n));
+    for (int32_t w = 0; w < n; w++) {
+      const pair p = to_pair(a, i + w * step);
+      const arrival b = found[w];
+      for (uint32_t j = 0; j < b.rows; j++)
+        for (uint32_t part = 0; part < s.parts; part++) {
+          if (!s.take()) continue;
+          const uint64_t row = row_number(a, p.local, b.begin + j);
+          const moe::row_info f = a.Infos[row];
+          if (f.Token < 0) continue;
+          s.copy(part, lsa_pointer(a.Recv, lsa_rank(a.DC, p.rank), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
+        }
     }
     if (over_block(a.Faults)) return;
-    if (thread() == 0) raise(a, dst, local, combine_signal(a, now, first + local), 1);
+    if (me < n && lane() == 0) raise(a, mine.rank, mine.local, combine_signal(a, now, first + mine.local), 1);
+    sync_block();  // before there are others
   }
 }
 
 DB void answered(const ll &a, const llturn &now, const spread &of, uint64_t answers, int32_t e) {
   int32_t rank = of.owner(e);
   context c(a.DC, (e - of.first(rank)) % a.DC.Contexts);
-  uint32_t s = c.wait_signal(by_thread, combine_signal(a, now, e), answers, from_team(world(a.DC)));
+  uint32_t s = c.wait_lsa_signal(by_thread, combine_signal(a, now, e), answers, from_team(world(a.DC)));
   if (s != ok) fail(a.Faults, now.Op, s, moe::fault_answer, rank, e, 0);
 }
 
 // combine adds up the answers of a token, eight of them on their way. All threads of a block call it.
 DB void combine(const ll &a, const llturn &now, int32_t token) {
-  constexpr int at_once = 8;
+  constexpr int loads = 8;
   int32_t k = int32_t(lane());
   int32_t mine = k < a.TopK ? expert(a, token, k) : -1;
   uint32_t weight = mine >= 0 ? as_bits(a.Weights[token * a.TopK + k]) : 0, have = vote(mine >= 0);
@@ -235,13 +308,13 @@ DB void combine(const ll &a, const llturn &now, int32_t token) {
     uint32_t i = base + lane();
     sum s;
     for (uint32_t left = have; left != 0;) {
-      uint4 v[at_once];
+      uint4 v[loads];
       uint32_t these = left;
-      UNROLL for (int n = 0; n < at_once; n++) {
+      UNROLL for (int n = 0; n < loads; n++) {
         if (left != 0 && i < vecs) v[n] = in[first_bit(left) * vecs + i];
         left &= left - 1;
       }
-      UNROLL for (int n = 0; n < at_once; n++) {
+      UNROLL for (int n = 0; n < loads; n++) {
         if (these == 0) break;
         s.plus(v[n], as_float(shfl(weight, first_bit(these))));
         these &= these - 1;
@@ -251,12 +324,14 @@ DB void combine(const ll &a, const llturn &now, int32_t token) {
   }
 }
 
-KERNEL(LLCombine, ll, 8) {
+KERNEL(LLCombine, ll, 16) {
   if (over_block(a.Faults)) return;
   const llturn now = *a.Now;
   const spread of(a.Experts, a.DC.Ranks);
   const uint64_t answers = a.Answers[now.Set];
-  if (int32_t rank = int32_t(thread()); block() == 0 && rank < a.DC.Ranks && of.first(rank) < of.first(rank + 1)) answered(a, now, of, answers, of.first(rank));
+  if (block() == 0)
+    for (int32_t rank = int32_t(thread()); rank < a.DC.Ranks; rank += int32_t(threads()))
+      if (of.first(rank) < of.first(rank + 1)) answered(a, now, of, answers, of.first(rank));
   for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
     if (int32_t k = int32_t(thread()); k < a.TopK)
       if (int32_t e = expert(a, token, k); e >= 0) answered(a, now, of, answers, e);
