@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA C++ twins of the high-throughput kernels of package moe: same entries, same argument, same steps, for one node of at most 32
-// ranks, none of which is missing, and without what gin checks of a put. TestHTTwins runs them in turn with ours, in one process.
+// CUDA C++ twins of the high-throughput kernels of package moe, of the variants for one node: same entries, same argument, same
+// steps, for at most 32 ranks, none of which is missing, without numbers that are counted and what gin checks of a put. TestHTTwins
+// runs them in turn with ours, in one process.
 //   nvcc -O3 -std=c++17 -arch=sm_90 -ptx bench/gpu/ht.cu -o ht.ptx
 #include "moe.cuh"
 
@@ -44,11 +45,11 @@ DB range part(const ht &a, int32_t channel, int32_t all) {
   return {first < all ? first : all, end < all ? end : all};
 }
 
-// goes says whether a token selects one of some experts.
+// goes says whether a token selects one of some experts. All selections are looked at, so that all loads are on their way at once.
 DB bool goes(const ht &a, int32_t token, range of) {
   const int32_t *e = a.Idx + token * a.TopK;
   bool any = false;
-  for (int32_t k = 0; k < a.TopK; k++) any |= of.has(e[k]);
+  UNROLL_8 for (int32_t k = 0; k < a.TopK; k++) any |= of.has(e[k]);
   return any;
 }
 
@@ -58,7 +59,7 @@ DB bool over_warp(const ht &a) { return vote(failed(a.Faults)) != 0; }
 DB bool await(const ht &a, what w, uint64_t least, int32_t rank) {
   context c(a.DC, 0);
   if (failed(a.Faults)) c.timeout_ns = 0;
-  uint32_t s = c.wait_signal(by_thread, signal_id(a, w, rank), least, from_team(world(a.DC)));
+  uint32_t s = c.wait_lsa_signal(by_thread, signal_id(a, w, rank), least, from_team(world(a.DC)));
   if (s != ok) fail(a.Faults, a.State->Dispatches - 1, s, moe::fault_wait, rank, 0, 0);
   return s == ok;
 }
@@ -110,21 +111,9 @@ DB void place_rows(const ht &a, int32_t rank, int32_t all) {
   if (thread() == 0) a.Mine[rank] = int32_t(total);
 }
 
-DB void count_messages(const ht &a, int32_t all) {
-  for (int32_t channel = int32_t(warp()); channel < a.Channels; channel += int32_t(warps())) {
-    uint32_t n = go_count(a, part(a, channel, all), {0, a.Experts});
-    if (lane() == 0) a.Mine[a.DC.Ranks + channel] = int32_t(n);
-  }
-}
-
-KERNEL(HTLayout, ht, 16) {
+KERNEL(HTLayout, ht, 32) {
   int32_t all = tokens(a);
-  for (int32_t i = int32_t(block()); i < a.DC.Ranks + 1; i += int32_t(blocks())) {
-    if (i < a.DC.Ranks)
-      place_rows(a, i, all);
-    else
-      count_messages(a, all);
-  }
+  for (int32_t rank = int32_t(block()); rank < a.DC.Ranks; rank += int32_t(blocks())) place_rows(a, rank, all);
   for (int32_t i = iwarp() * 32 + ilane(); i < all * a.TopK; i += iwarps() * 32) {
     int32_t e = a.Idx[i];
     if (e < -1 || e >= a.Experts)
@@ -138,8 +127,8 @@ KERNEL(HTLayout, ht, 16) {
 DB void tell(const ht &a, uint64_t op, int32_t rank) {
   if (!a.Again) {
     int32_t *out = reinterpret_cast<int32_t *>(lsa_pointer(a.Win, rank, counts_at(a, op, a.DC.Rank)));
-    for (int32_t i = ilane(); i < a.DC.Ranks + a.Channels; i += 32) out[i] = a.Mine[i];
-    out += a.DC.Ranks + a.Channels;
+    for (int32_t i = ilane(); i < a.DC.Ranks; i += 32) out[i] = a.Mine[i];
+    out += a.DC.Ranks + a.Channels;  // past the channels' messages between nodes, of which there are none
     range of = experts_of(a, rank);
     for (int32_t e = of.first + ilane(); e < of.end; e += 32) {
       out[e - of.first] = a.Chosen[e];
@@ -187,6 +176,7 @@ DB void plan(const ht &a, uint64_t op) {
     int32_t n = 0;
     for (int32_t src = 0; src < a.DC.Ranks; src++) n += told_of(a, op, src, a.DC.Ranks + a.Channels + e, a.MaxTokens * a.TopK);
     a.ExpertRows[e] = (n + a.Align - 1) / a.Align * a.Align;
+    a.Selections[e] = refused ? 0 : n;
   }
 }
 
@@ -219,9 +209,8 @@ DB void deliver(const ht &a, int32_t token, const uint8_t *payload, int32_t rank
   copy_warp(lsa_pointer(a.Win, rank, row_at(a, row)), payload, uint32_t(a.Payload));
 }
 
-KERNEL(HTDispatch, ht, 8) {
-  if (over_warp(a)) return;
-  const int32_t channel = iwarp();
+// send sends the tokens of a channel. A warp calls it.
+DB void send(const ht &a, int32_t channel) {
   range of = a.Plan->Refused ? range{0, 0} : part(a, channel, a.Plan->Tokens);
   for (int32_t token = of.first; token < of.end; token++) {
     int32_t *places = a.Place + token * a.DC.Ranks, place = -1;
@@ -231,7 +220,7 @@ KERNEL(HTDispatch, ht, 8) {
     }
     const uint8_t *payload = a.X + uint64_t(uint32_t(token)) * row_bytes(a);
     if (a.Format != moe::bf16) {
-      uint8_t *to = a.Scratch + uint64_t(uint32_t(channel)) * uint32_t(a.Payload);
+      uint8_t *to = a.Scratch + uint64_t(uint32_t(iwarp())) * uint32_t(a.Payload);
       sync_warp();
       quantise({a.Format, a.Hidden, a.Values, a.Payload}, to, payload, 0, 1);
       sync_warp();
@@ -243,7 +232,12 @@ KERNEL(HTDispatch, ht, 8) {
     }
   }
   signal_all(a, has_sent);
-  if (channel != 0) return;
+}
+
+KERNEL(HTDispatch, ht, 8) {
+  if (over_warp(a)) return;
+  for (int32_t channel = iwarp(); channel < a.Channels; channel += iwarps()) send(a, channel);
+  if (iwarp() != 0) return;
   if (lane() == 0) a.State->Sent = word::clock_ns();
   if (!await_all(a, has_sent, a.State->Dispatches * uint64_t(uint32_t(a.Channels)))) return;
   if (lane() == 0) a.State->Done = word::clock_ns();
@@ -254,43 +248,82 @@ KERNEL(HTReady, ht, 1) {
   signal_all(a, is_ready);
 }
 
-// gather adds up what the ranks made of a token, eight of them on their way.
-DB void gather(const ht &a, int32_t token) {
-  constexpr int at_once = 8;
-  const int32_t place = ilane() < a.DC.Ranks ? a.Place[token * a.DC.Ranks + ilane()] : -1;
-  const uint32_t have = vote(place >= 0), vecs = row_bytes(a) / 16;
-  const uint64_t from = place >= 0 ? reinterpret_cast<uint64_t>(lsa_pointer(a.Win, ilane(), out_at(a, place))) : 0;
-  uint4 *out = reinterpret_cast<uint4 *>(a.Y) + uint64_t(uint32_t(token)) * vecs;
-  for (uint32_t base = 0; base < vecs; base += 32) {  // the same to all lanes
-    uint32_t i = base + lane();
-    sum s;
-    for (uint32_t left = have; left != 0;) {
-      uint4 v[at_once];
-      uint32_t these = left;
-      UNROLL for (int n = 0; n < at_once; n++) {
-        uint64_t at = shfl64(from, left != 0 ? first_bit(left) : 0);
-        if (left != 0 && i < vecs) v[n] = reinterpret_cast<const uint4 *>(at)[i];
-        left &= left - 1;
-      }
-      UNROLL for (int n = 0; n < at_once; n++) {
-        if (these != 0) s.plus(v[n], 1);
-        these &= these - 1;
-      }
+// at_once is how many loads of a lane are on their way; few_ranks how many ranks there are whose tokens are summed several columns
+// at once, so that as many loads are on their way there.
+constexpr int at_once = 8, few_ranks = 2;
+
+// outputs is where what at_once ranks from number first on made of a token lies, and which of them made something. What it looks up
+// hangs on no condition, so that all of it is on its way at once.
+struct outputs {
+  const uint4 *at[at_once];
+  uint32_t have = 0;
+
+  DB outputs(const ht &a, const int32_t *rows, int32_t first) {
+    UNROLL for (int j = 0; j < at_once; j++) {
+      const int32_t last = a.DC.Ranks - 1, rank = first + j < last ? first + j : last, row = rows[rank];
+      at[j] = reinterpret_cast<const uint4 *>(lsa_pointer(a.Win, rank, out_at(a, row < 0 ? 0 : row)));
+      if (rank == first + j && row >= 0) have |= 1u << j;
     }
-    for (const uint8_t *b : a.Bias)
-      if (b && i < vecs) s.plus((reinterpret_cast<const uint4 *>(b) + uint64_t(uint32_t(token)) * vecs)[i], 1);
-    if (i < vecs) out[i] = s.rounded();
   }
-  if (!a.YWeights) return;
-  float x = 0;
-  for (uint32_t left = have; left != 0; left &= left - 1) {
-    int32_t rank = int32_t(first_bit(left)), row = int32_t(shfl(uint32_t(place), uint32_t(rank)));
-    if (ilane() < a.TopK) x = add(x, reinterpret_cast<const float *>(lsa_pointer(a.Win, rank, out_weights_at(a, row)))[ilane()]);
+  DB bool has(int j) const { return have >> j & 1; }
+  DB void add_to(sum &s, uint32_t i) const {
+    uint4 v[at_once];
+    UNROLL for (int j = 0; j < at_once; j++)
+      if (has(j)) v[j] = at[j][i];
+    UNROLL for (int j = 0; j < at_once; j++)
+      if (has(j)) s.plus(v[j], 1);
   }
-  if (ilane() < a.TopK) a.YWeights[token * a.TopK + ilane()] = x;
+};
+
+DB void add_bias(const ht &a, sum &s, int32_t token, uint32_t i) {
+  for (const uint8_t *b : a.Bias)
+    if (b) s.plus(reinterpret_cast<const uint4 *>(b + uint64_t(uint32_t(token)) * row_bytes(a))[i], 1);
 }
 
-KERNEL(HTCombine, ht, 8) {
+// sum_few sums a token of few_ranks ranks at most.
+DB void sum_few(const ht &a, uint4 *out, int32_t token, const outputs &o, uint32_t vecs) {
+  constexpr int columns = at_once / few_ranks;
+  for (uint32_t first = lane(); first < vecs; first += 32 * columns) {
+    uint4 v[at_once];
+    UNROLL for (int j = 0; j < at_once; j++)
+      if (uint32_t i = first + uint32_t(j / few_ranks) * 32; o.has(j % few_ranks) && i < vecs) v[j] = o.at[j % few_ranks][i];
+    UNROLL for (int c = 0; c < columns; c++) {
+      uint32_t i = first + uint32_t(c) * 32;
+      if (i >= vecs) break;
+      sum s;
+      UNROLL for (int j = 0; j < few_ranks; j++)
+        if (o.has(j)) s.plus(v[c * few_ranks + j], 1);
+      add_bias(a, s, token, i);
+      out[i] = s.rounded();
+    }
+  }
+}
+
+// gather adds up what the ranks made of a token.
+DB void gather(const ht &a, int32_t token) {
+  const int32_t *rows = a.Place + token * a.DC.Ranks;
+  const outputs here(a, rows, 0);
+  const uint32_t vecs = row_bytes(a) / 16;
+  uint4 *out = reinterpret_cast<uint4 *>(a.Y + uint64_t(uint32_t(token)) * row_bytes(a));
+  if (a.DC.Ranks <= few_ranks) {
+    sum_few(a, out, token, here, vecs);
+  } else {
+    for (uint32_t i = lane(); i < vecs; i += 32) {
+      sum s;
+      here.add_to(s, i);
+      for (int32_t first = at_once; first < a.DC.Ranks; first += at_once) outputs(a, rows, first).add_to(s, i);
+      add_bias(a, s, token, i);
+      out[i] = s.rounded();
+    }
+  }
+  if (!a.YWeights || ilane() >= a.TopK) return;
+  float x = 0;
+  for (int32_t rank = 0; rank < a.DC.Ranks; rank++)
+    if (int32_t row = rows[rank]; row >= 0) x = add(x, reinterpret_cast<const float *>(lsa_pointer(a.Win, rank, out_weights_at(a, row)))[ilane()]);
+  a.YWeights[token * a.TopK + ilane()] = x;
+}
+
+KERNEL(HTCombine, ht, 16) {
   if (over_warp(a)) return;
   const uint64_t op = a.State->Combines;
   if (!await_all(a, is_ready, op)) return;

@@ -17,6 +17,7 @@
 #define KERNEL(name, A, warps) extern "C" __global__ void __launch_bounds__(32 * (warps), 1) name(const __grid_constant__ A a)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
+#define UNROLL_8 _Pragma("unroll 8")
 
 DB uint32_t thread() { return threadIdx.x; }
 DB uint32_t threads() { return blockDim.x; }
@@ -64,8 +65,6 @@ DB uint32_t e4m3x2(float lo, float hi) {
 DB uint32_t lane() { return thread() % 32; }
 DB uint32_t warp() { return thread() / 32; }
 DB uint32_t warps() { return threads() / 32; }
-
-DB uint64_t shfl64(uint64_t v, uint32_t from) { return uint64_t(shfl(uint32_t(v >> 32), from)) << 32 | shfl(uint32_t(v), from); }
 
 DB float bf16_lo(uint32_t w) { return as_float(w << 16); }
 DB float bf16_hi(uint32_t w) { return as_float(w & 0xffff0000); }
