@@ -5,6 +5,7 @@
 package gpu_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -88,6 +89,39 @@ func ranks(n int, f func(r int) error) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// compare runs several rounds on each rank with our kernels and then, in the same buffers, with the twins: what they find there
+// is another round's. run returns what it has left.
+func (w *twins) compare(t *testing.T, n int, run func(r int, round uint64) ([]byte, error)) {
+	t.Helper()
+	var left [2][3][][]byte
+	for who := range left {
+		for round := range left[who] {
+			left[who][round] = make([][]byte, n)
+			check(t, ranks(n, func(r int) (err error) {
+				left[who][round][r], err = run(r, uint64(round))
+				return err
+			}))
+		}
+		w.exchange()
+	}
+	for round := range left[0] {
+		for r := range n {
+			if ours, theirs := left[0][round][r], left[1][round][r]; len(ours) == 0 || !bytes.Equal(ours, theirs) {
+				t.Errorf("round %d, rank %d: twins leave other bytes: %s", round, r, firstDifference(ours, theirs))
+			}
+		}
+	}
+}
+
+func firstDifference(a, b []byte) string {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("byte %d of %d is %#02x, of ours %#02x", i, len(a), b[i], a[i])
+		}
+	}
+	return fmt.Sprintf("%d, of ours %d", len(b), len(a))
 }
 
 // stopwatch times what is on a rank's stream by the device's clock, from when all ranks' streams have come to its beginning and
