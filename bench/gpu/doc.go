@@ -4,7 +4,7 @@
 // C++ twins' arguments equal to Go's. run.sh measures.
 //
 // Twins of package moe's kernels (ll.cu, ht.cu) are tried on the CPU too, in the place of ours: a block's threads there are contexts of
-// one thread of the host, 32 to a warp (lanes_cpu.h), and what comes is compared to the byte. They have not run on a GPU yet.
+// one thread of the host, 32 to a warp (lanes_cpu.h), and what comes is compared to the byte.
 //
 // # Seen on one H200, driver 580
 //

@@ -16,6 +16,7 @@ const (
 	hostTrip       = "bench pingpong --sizes 8 --net shm --windows host" + twoGPUs
 	deviceTrip     = "bench pingpong --sizes 8" + twoGPUs
 	largePuts      = "bench bw --sizes 4M" + twoGPUs
+	htCommand      = "bench ht --tokens 4096 --experts 256" + twoGPUs
 	llCommand      = "bench ll --tokens 128 --experts 288 --dtype fp8" + twoGPUs
 )
 
@@ -73,6 +74,13 @@ func peerCases() []gpuCase {
 		all = append(all, gpuCase{"NVLink: LL " + op.label + ", 128 tokens", "hidden 7168, top 8 of 288 experts, FP8 dispatch", "us", "less", "at most 1x", llCommand, labelled(op.label),
 			"DeepEP v1.2.1, kernel times of its own test", deepepCommand, floorP50(op.theirs, 1)})
 	}
+	for _, x := range []struct{ format, command, label, theirs string }{
+		{"FP8", htCommand + " --dtype fp8", "dispatch", "DeepEP HT dispatch (FP8), 4096 tokens"},
+		{"BF16", htCommand, "dispatch", "DeepEP HT dispatch (BF16), 4096 tokens"}, {"BF16", htCommand, "combine", "DeepEP HT combine, 4096 tokens"},
+	} {
+		all = append(all, gpuCase{"NVLink: HT " + x.label + ", 4096 tokens, " + x.format, "hidden 7168, top 8 of 256 experts", "us", "less", "at most 1x", x.command, labelled(x.label),
+			"DeepEP v1.2.1, the best of its own test's tuning", deepepCommand, floorP50(x.theirs, 1)})
+	}
 	alone := func(command, unit string, names ...string) {
 		for _, n := range names {
 			c := gpuCase{name: "peer: " + n, what: "nothing of ours", unit: unit, better: "less", ours: command, pick: floorP50(n, 1)}
@@ -92,6 +100,5 @@ func peerCases() []gpuCase {
 			alone(ncclCommand, "us", fmt.Sprintf("NCCL %s, %d B", what, bytes))
 		}
 	}
-	alone(deepepCommand, "us", "DeepEP HT dispatch (FP8), 4096 tokens", "DeepEP HT combine, 4096 tokens")
 	return all
 }

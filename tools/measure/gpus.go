@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -11,7 +12,11 @@ import (
 
 // visibleGPUs is what nvidia-smi tells of each GPU of this machine, a line each.
 func visibleGPUs() ([]string, error) {
-	out, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").Output()
+	args := []string{"--query-gpu=name,driver_version", "--format=csv,noheader"}
+	if some := os.Getenv("CUDA_VISIBLE_DEVICES"); some != "" {
+		args = append(args, "-i", some)
+	}
+	out, err := exec.Command("nvidia-smi", args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("ask which GPUs there are: %w", err)
 	}

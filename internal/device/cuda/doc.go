@@ -48,13 +48,18 @@
 //
 // # What keeps a kernel from starting
 //
-// A rank's kernel that is queued must start while others spin. Two things could keep it (seen once in five runs of four ranks on
-// an H200, not explained yet, and what follows has not run there): a hardware queue that its stream shares with another's, so
-// streams of the driver are made only as more are needed at once than ever before, and used again, and those without kernels are
-// of another priority; and local memory, which a launch may have to make more of when nothing runs, so the context holds
-// what the largest kernel takes from when it is loaded. A wait that comes to its deadline tells of each stream of the GPU how
-// far it is, and with DOORBELL_CUDA_STARTS=1 whether the GPU has come to its kernel: if it has not, the queue is held up; if
-// it has, and the kernel has done nothing, the GPU is.
+// A rank's kernel that is queued must start while others spin. Three things kept it, on an H200 (internal/gintest:
+// TestManyRanksStart):
+//
+//   - It was its stream's first, and several threads launched at once: ranks stalled in 4 of 6 runs, and a first copy did so too. So
+//     streams of the driver are made when the card is opened, do a kernel and copies before anybody has them, and are used again.
+//   - There were more streams for kernels than hardware queues: of eight ranks with 36 of them one stood behind another. So no more
+//     are made first than there are queues; who asks for more is told. Those without kernels are of another priority.
+//   - Local memory, which a launch may have to make more of when nothing runs: the context holds what the largest kernel takes
+//     from when it is loaded.
+//
+// A wait that comes to its deadline tells of each stream of the GPU how far it is, and with DOORBELL_CUDA_STARTS=1 whether the GPU
+// has come to its kernel: if it has not, the queue is held up; if it has, and the kernel has done nothing, the GPU is.
 //
 // # How far a stream is
 //
@@ -74,8 +79,7 @@
 // A device that is opened Shared takes device memory by the driver's virtual memory management, in pieces of 2 MiB, each with a
 // descriptor that another process imports and maps, and pinned memory as a memfd that each process maps and registers. Whether
 // that works is tried at Open, once for each kind. Where it does not, memory is the process's own, and the ranks use a network.
-// Device memory is taken so that NICs reach it (gpuDirectRDMACapable) where the GPU says that it can be; that flag has run over
-// the driver's test double alone.
+// Device memory is taken so that NICs reach it (gpuDirectRDMACapable) where the GPU says that it can be.
 //
 // # Multicast
 //
