@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
@@ -125,7 +126,7 @@ func (n *nic) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 		err = fmt.Errorf("0 to %d is accepted", n.config.Ranks-1)
 	case k.Size < 0 || e.size != uint64(k.Size):
 		err = fmt.Errorf("its export says %d bytes, its owner %d", e.size, k.Size)
-	case n.nextKey == 0:
+	case len(n.regions) > math.MaxInt32:
 		err = errKeys
 	}
 	r := &region{peer: int32(peer), size: e.size, signals: e.signals}
@@ -141,23 +142,29 @@ func (n *nic) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	if err != nil {
 		return 0, fmt.Errorf("softnic on rank %d: import region of rank %d: %w", n.config.Rank, peer, err)
 	}
-	key := netplugin.Region(n.nextKey)
-	n.nextKey++
-	n.regions[key] = r
-	return key, nil
+	n.regions = append(n.regions, r)
+	return netplugin.Region(len(n.regions) - 1), nil
 }
 
 // Forget revokes a key.
 func (n *nic) Forget(key netplugin.Region) {
-	if r := n.regions[key]; r != nil {
+	if r := n.region(uint32(key)); r != nil {
 		n.config.Wire.Forget(r.wire)
-		delete(n.regions, key)
+		n.regions[key] = nil
 	}
+}
+
+// region is what a key stands for, nil for nothing.
+func (n *nic) region(key uint32) *region {
+	if uint64(key) >= uint64(len(n.regions)) {
+		return nil
+	}
+	return n.regions[key]
 }
 
 // local is this rank's memory by a key.
 func (n *nic) local(key uint32, addr, bytes uint64) (*own, error) {
-	r := n.regions[netplugin.Region(key)]
+	r := n.region(key)
 	switch {
 	case r == nil || r.own == nil:
 		return nil, n.noKey("local", key)
@@ -179,7 +186,7 @@ func (n *nic) noKey(whose string, key uint32) error {
 
 // remote is a region of a peer by a key.
 func (n *nic) remote(peer int, key uint32, addr, bytes uint64, atomic bool) (*region, error) {
-	r := n.regions[netplugin.Region(key)]
+	r := n.region(key)
 	switch {
 	case r == nil || int(r.peer) != peer:
 		return nil, n.noKey("remote", key)

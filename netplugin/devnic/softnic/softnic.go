@@ -64,7 +64,7 @@ func (Provider) Open(c devnic.Config) (devnic.NIC, error) {
 		return nil, fmt.Errorf("open softnic on rank %d: its wire moves at most %d bytes at once, 8 or more are accepted", c.Rank, c.Powers.MaxBytes)
 	}
 	conn, _ := c.Wire.(netplugin.Connector)
-	return &nic{config: c, conn: conn, lost: make([]bool, c.Ranks), own: map[uint32]*own{}, regions: map[netplugin.Region]*region{}, nextKey: 1}, nil
+	return &nic{config: c, conn: conn, lost: make([]bool, c.Ranks), own: map[uint32]*own{}, regions: []*region{nil}}, nil
 }
 
 // nic is one rank's NIC. All of it belongs to whoever calls its methods, one at a time.
@@ -75,8 +75,7 @@ type nic struct {
 
 	own     map[uint32]*own // by the number in its export
 	nextOwn uint32
-	regions map[netplugin.Region]*region // by key
-	nextKey uint32
+	regions []*region // by key, nil once forgotten; 0 is none's
 
 	qps    []*pair // by place-1; nil once destroyed
 	free   []int   // places of those
@@ -223,7 +222,7 @@ func (n *nic) Close() error {
 		errs = append(errs, p.free())
 	}
 	n.qps, n.free, n.uses, n.pages, n.flying = nil, nil, nil, nil, 0
-	clear(n.regions)
+	n.regions = nil
 	return errors.Join(errs...)
 }
 
