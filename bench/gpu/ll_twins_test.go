@@ -151,7 +151,8 @@ func (r *llRank) whole(round uint64) ([]byte, error) {
 		return nil, err
 	}
 	y := make([]byte, 2*r.tokens*r.hidden)
-	return append(left, y...), doorbell.Read(r.c, y, r.y)
+	err = doorbell.Read(r.c, y, r.y)
+	return append(left, y...), err
 }
 
 // rows is what a dispatch brought, sorted where its order is not fixed, and writes what the experts make of it.
