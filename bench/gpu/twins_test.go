@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -65,6 +66,7 @@ func twin[A any](t *testing.T, all *twins, k *gpu.Kernel[A], fn func(gpu.Thread,
 			args := new(A) // where C++ may keep its address
 			*args = a
 			(&ffi.Call{Fn: at, Args: [ffi.MaxArgs]uintptr{ffi.Addr(args), uintptr(th.Block()), uintptr(th.Blocks()), 32 * uintptr(th.Warps())}}).Do()
+			runtime.KeepAlive(args)
 		}
 	}
 	other := gpu.NewKernel(k.Name(), fn, all.ptx)
