@@ -67,7 +67,9 @@ func (o *HTOptions) fill(ranks, channels int) {
 		o.MaxRows = ranks * o.MaxTokens
 	}
 	if o.Channels == 0 {
-		o.Channels = max(min(channels, o.MaxTokens), 1)
+		if o.Channels = max(min(channels, o.MaxTokens), 1); o.Channels > blockWarps(1) {
+			o.Channels -= o.Channels % blockWarps(1) // so that blocks are full
+		}
 	}
 	if o.Ring == 0 {
 		o.Ring = max(o.perChannel(), 2)
@@ -170,8 +172,8 @@ func (o *HTOptions) grid(l *htLayout) doorbell.Grid {
 // are stored at once are slower on a GPU (4 ranks on an H200: 475 us with 16 warps of a multiprocessor, 424 with 8).
 func (o *HTOptions) sendGrid(l *htLayout) doorbell.Grid {
 	g := o.grid(l)
-	if l.nodes == 1 && g.Warps == blockWarps(1) {
-		g.Warps /= 2
+	if l.nodes == 1 {
+		g.Warps = min(g.Warps, blockWarps(1)/2)
 	}
 	return g
 }

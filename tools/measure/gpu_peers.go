@@ -81,6 +81,10 @@ func peerCases() []gpuCase {
 		all = append(all, gpuCase{"NVLink: HT " + x.label + ", 4096 tokens, " + x.format, "hidden 7168, top 8 of 256 experts", "us", "less", "at most 1x", x.command, labelled(x.label),
 			"DeepEP v1.2.1, the best of its own test's tuning", deepepCommand, floorP50(x.theirs, 1)})
 	}
+	for _, c := range all[len(all)-5:] { // ours also where theirs cannot be had
+		c.name, c.target, c.peer, c.theirs, c.pickTheirs = c.name+", alone", "", "", "", nil
+		all = append(all, c)
+	}
 	alone := func(command, unit string, names ...string) {
 		for _, n := range names {
 			c := gpuCase{name: "peer: " + n, what: "nothing of ours", unit: unit, better: "less", ours: command, pick: floorP50(n, 1)}

@@ -21,7 +21,8 @@ if [ "${1-}" = build ]; then
 	elif [ -z "${NVSHMEM_DIR-}" ]; then
 		cannot "there is no NVSHMEM: NVSHMEM_DIR is not set, and Python has no nvidia.nvshmem"
 	fi
-	TORCH_CUDA_ARCH_LIST=9.0 MAX_JOBS=$(nproc) python3 setup.py build_ext --inplace >"$here/deepep.build.log" 2>&1 ||
+	cccl=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")/include/cccl # from CUDA 13 on cuda/std is there
+	CPATH=$cccl${CPATH:+:$CPATH} TORCH_CUDA_ARCH_LIST=9.0 MAX_JOBS=$(nproc) python3 setup.py build_ext --inplace >"$here/deepep.build.log" 2>&1 ||
 		cannot "it does not build: $(grep -m1 -iE 'error' "$here/deepep.build.log" || tail -1 "$here/deepep.build.log")"
 	exit
 fi

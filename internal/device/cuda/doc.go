@@ -53,8 +53,8 @@
 //
 //   - It was its stream's first, and several threads launched at once: ranks stalled in 4 of 6 runs, and a first copy did so too. So
 //     streams of the driver are made when the card is opened, do a kernel and copies before anybody has them, and are used again.
-//   - There were more streams for kernels than hardware queues: of eight ranks with 36 of them one stood behind another. So no more
-//     are made first than there are queues; who asks for more is told. Those without kernels are of another priority.
+//   - There were more streams than hardware queues: of eight ranks with 36 for kernels one kernel stood behind another, and with 24
+//     and 16 for copies a copy did. So no more are made first than there are queues, and who asks for more is told.
 //   - Local memory, which a launch may have to make more of when nothing runs: the context holds what the largest kernel takes
 //     from when it is loaded.
 //

@@ -11,8 +11,8 @@ import (
 )
 
 // lane is a stream of the driver, with a line of pinned memory into which it stores how far it is. The driver lays streams
-// onto hardware queues as they are made, by rules of its own, and in one queue an item waits behind a kernel of another
-// stream. And the first kernel of a stream of its may wait for kernels that run (seen of driver 580 on an H200, where several
+// onto hardware queues by rules of its own, and in one queue an item waits behind another stream's store of how far it is, and so
+// behind that one's kernel. And the first kernel of a stream of its may wait for kernels that run (seen of driver 580 on an H200, where several
 // threads launch at once: ranks that waited for each other stalled in one of two runs; none has since lanes have had one before).
 // So lanes are laid when the card is opened, each of them has done a kernel and copies before anybody gets it, and they are used
 // again: streams that come and go make none.
@@ -26,9 +26,9 @@ type lane struct {
 
 const (
 	maxLanes  = 1024
-	laidLeast = 8 // lanes for kernels that are laid when the card is opened, or
-	laidEach  = 3 // so many for each rank on it, no more than there are hardware queues,
-	laidFast  = 2 // and those for each rank's copies
+	laidLeast = 4 // lanes for kernels that are laid when the card is opened, or
+	laidEach  = 2 // so many for each rank on it,
+	laidFast  = 2 // and those for each rank's copies: all together no more than there are hardware queues
 	warmBytes = 64 << 10
 	warmLimit = 10 * time.Second
 	lineBytes = 64
@@ -49,21 +49,11 @@ func (c *card) takeLane(priority int32) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := c.kernelLanes(); priority == 0 && n == c.drv.connections+1 {
+	if n := len(c.lanes); n == c.drv.connections+1 {
 		c.log.Warn("more streams than hardware queues: a kernel may wait behind one of another stream, and two ranks whose kernels wait for each other then time out",
 			"gpu", c.index, "streams", n, "queues", c.drv.connections, "variable", envConnections)
 	}
 	return l, nil
-}
-
-// kernelLanes is how many lanes there are for kernels. laneMu is held.
-func (c *card) kernelLanes() (n int) {
-	for _, l := range c.lanes {
-		if l.priority == 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // newLane makes a lane. laneMu is held.
@@ -94,8 +84,8 @@ func (c *card) giveLane(l *lane) {
 func (c *card) layLanes(ranks int) error {
 	c.laneMu.Lock()
 	defer c.laneMu.Unlock()
-	kernels := min(max(laidEach*ranks, laidLeast), c.drv.connections)
-	for i := range min(kernels+laidFast*ranks, maxLanes) {
+	kernels := max(laidEach*ranks, laidLeast)
+	for i := range min(kernels+laidFast*ranks, c.drv.connections) {
 		priority := int32(0)
 		if i >= kernels {
 			priority = c.urgent
