@@ -132,16 +132,6 @@ func (a *HT) nowhere(e int32) bool {
 	return a.Missing.some() && a.Missing.has(spread{a.Experts, a.DC.Ranks}.owner(e))
 }
 
-// expert is selection k of a token, -1 for none. What is no expert counts as none (HTLayout has reported it), and so does
-// one of a rank that is missing.
-func (a *HT) expert(token, k int32) int32 {
-	e := a.Idx.At(int(token)*int(a.TopK) + int(k)).Load()
-	if e < 0 || e >= a.Experts || a.nowhere(e) {
-		return -1
-	}
-	return e
-}
-
 // goes says whether a token selects one of some experts, which are one rank's where ranks are missing. All selections are looked
 // at, so that all loads are on their way at once.
 func (a *HT) goes(token, first, end int32) bool {
