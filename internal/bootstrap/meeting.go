@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/doorbell-net/doorbell/internal/netif"
@@ -276,7 +277,7 @@ func (j *joiner) failed() bool {
 }
 
 func dialTCP(ctx context.Context, at netip.AddrPort, within time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: within}
+	d := net.Dialer{Timeout: within, Control: func(_, _ string, raw syscall.RawConn) error { return netif.LimitSegments(raw, netif.SmallSegment) }}
 	return d.DialContext(ctx, "tcp", at.String())
 }
 

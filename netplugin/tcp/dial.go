@@ -60,7 +60,7 @@ func (c *connector) prove(ctx context.Context, peer int, at netip.AddrPort, smal
 	defer cancel()
 	var d net.Dialer
 	if small {
-		d.Control = func(_, _ string, raw syscall.RawConn) error { return limitSegments(raw, smallSegment) }
+		d.Control = func(_, _ string, raw syscall.RawConn) error { return netif.LimitSegments(raw, netif.SmallSegment) }
 	}
 	conn, err := d.DialContext(ctx, "tcp", at.String())
 	if err != nil {

@@ -5,6 +5,8 @@ package tcp
 import (
 	"net"
 	"time"
+
+	"github.com/doorbell-net/doorbell/internal/netif"
 )
 
 // A way may drop large packets and say nothing, when a link on it takes less than the hosts' own and the messages that
@@ -12,10 +14,7 @@ import (
 // they held is sent again over the next socket (link.adopt), so it is enough that this one sends small segments only.
 // After a socket timed out, the next one of its lane is tried so; where nobody answers even then, the peer is away and
 // not the cause.
-const (
-	smallSegment = 536             // bytes: what any IPv4 network carries, with headers in 576
-	smallFor     = 5 * time.Second // a dialer whose socket was reset comes back within two keepalives
-)
+const smallFor = 5 * time.Second // a dialer whose socket was reset comes back within two keepalives
 
 func (c *connector) isSmall(l *link) bool {
 	c.mu.Lock()
@@ -35,7 +34,7 @@ func (c *connector) large(l *link) {
 func (c *connector) trySmall(l *link) {
 	if log := c.e.cfg.Log; log != nil {
 		log.Warn("tcp: nothing sent was acknowledged; if the peer answers now, large packets are lost on the way, and small ones are sent from now on",
-			"rank", c.e.cfg.Rank, "peer", l.peer, "lane", l.lane, "within", c.e.cfg.Timeout, "segment bytes", smallSegment,
+			"rank", c.e.cfg.Rank, "peer", l.peer, "lane", l.lane, "within", c.e.cfg.Timeout, "segment bytes", netif.SmallSegment,
 			"advice", "give all links the same MTU, or set net.ipv4.tcp_mtu_probing=1")
 	}
 	if l.peer < c.e.cfg.Rank {
@@ -45,12 +44,12 @@ func (c *connector) trySmall(l *link) {
 		return
 	}
 	raw, err := c.ln.(*net.TCPListener).SyscallConn()
-	if err != nil || limitSegments(raw, smallSegment) != nil {
+	if err != nil || netif.LimitSegments(raw, netif.SmallSegment) != nil {
 		return
 	}
 	c.wg.Go(func() {
 		if pause(c.life, smallFor) {
-			_ = limitSegments(raw, 0) // it may be closed
+			_ = netif.LimitSegments(raw, 0) // it may be closed
 		}
 	})
 }
