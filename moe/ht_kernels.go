@@ -257,7 +257,9 @@ func (a *HT) awaitAll(t gpu.Thread, base, first, end int32, least uint64) bool {
 	for rank := first + t.Lane(); rank < end && all; rank += gpu.WarpSize {
 		all = a.Missing.has(rank) || a.await(t, base+rank, least, a.bringer(rank))
 	}
-	return gpu.All(t, all)
+	all = gpu.All(t, all)
+	t.SyncWarp() // what one lane has seen, all see
+	return all
 }
 
 // bringer is the rank of this node that stores a rank's rows here: itself, or who passes them on.
