@@ -20,7 +20,7 @@ func Rapid(short, long int) {
 	if Long() {
 		checks = long
 	} else if underRace {
-		checks = (checks + 2) / 3 // the detector takes several times as long, and finds a race in the first of them or by chance
+		checks = (checks + 4) / 5 // the detector takes several times as long, and finds a race in the first of them or by chance
 	}
 	set("rapid.checks", strconv.Itoa(checks))
 	if env.Seed.IsSet(nil) {
