@@ -16,17 +16,12 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/netplugin/devnic"
 )
 
 // realNIC says of itself that it is one of hardware, and is softnic. The next so many ranks that look for one find it.
-type realNIC struct{ devnic.Provider }
-
-type realQueues struct{ devnic.NIC }
+type realNIC struct{ otherNIC }
 
 var realNICs atomic.Int32
-
-func (realNIC) Name() string { return "real" }
 
 func (realNIC) Probe() error {
 	if realNICs.Add(-1) < 0 {
@@ -34,25 +29,6 @@ func (realNIC) Probe() error {
 		return errors.New("no such device")
 	}
 	return nil
-}
-
-func (p realNIC) Open(c devnic.Config) (devnic.NIC, error) {
-	n, err := p.Provider.Open(c)
-	return realQueues{n}, err
-}
-
-func (n realQueues) Facts() devnic.Facts {
-	f := n.NIC.Facts()
-	f.Emulated = false
-	return f
-}
-
-func init() {
-	softnic, err := devnic.Lookup("softnic")
-	if err != nil {
-		panic(err)
-	}
-	devnic.Register(realNIC{softnic})
 }
 
 // TestBackendChoice: gdaki comes by itself where each rank has a real NIC, and is forced else, by an emulated one, with one line

@@ -17,7 +17,7 @@ func TestProgramsOverFaults(t *testing.T) {
 	// Over tcp each cut takes as long as connecting does: in a short run a few programs meet some.
 	few := []string{"puts", "values", "flush", "reset", "contexts"}
 	var all []string
-	if raceOn {
+	if testenv.Race {
 		all = few
 	}
 	for _, c := range []struct {
@@ -28,7 +28,7 @@ func TestProgramsOverFaults(t *testing.T) {
 		{"fault+shm", "all,unordered", all, ""}, {"fault+shm", "all,delay=80,split=100,again=80,stall=10", few, ""}, {"fault+tcp", "all,duplicate", few, ""},
 		{"fault+shm", "all,unordered", all, "gdaki"}, {"fault+tcp", "all,duplicate", few, "gdaki"},
 	} {
-		if raceOn && c.net == "fault+tcp" {
+		if testenv.Race && c.net == "fault+tcp" {
 			continue // half the time of them all; tcp has tests of its own under the detector
 		}
 		faults := fmt.Sprintf("seed=%d,%s", testenv.Seed, c.faults)

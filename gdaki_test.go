@@ -17,23 +17,30 @@ import (
 	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
 )
 
-// shortNIC is softnic with small messages.
-type shortNIC struct{ devnic.Provider }
+// otherNIC is softnic by another name, which says other things of itself.
+type otherNIC struct {
+	devnic.Provider
+	name   string
+	change func(*devnic.Facts)
+}
 
-type shortMessages struct{ devnic.NIC }
+type otherFacts struct {
+	devnic.NIC
+	change func(*devnic.Facts)
+}
 
 const shortMessage = 100
 
-func (shortNIC) Name() string { return "short" }
+func (p otherNIC) Name() string { return p.name }
 
-func (p shortNIC) Open(c devnic.Config) (devnic.NIC, error) {
+func (p otherNIC) Open(c devnic.Config) (devnic.NIC, error) {
 	n, err := p.Provider.Open(c)
-	return shortMessages{n}, err
+	return otherFacts{n, p.change}, err
 }
 
-func (n shortMessages) Facts() devnic.Facts {
+func (n otherFacts) Facts() devnic.Facts {
 	f := n.NIC.Facts()
-	f.MaxMessage = shortMessage
+	n.change(&f)
 	return f
 }
 
@@ -63,8 +70,9 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	devnic.Register(shortNIC{softnic})
+	devnic.Register(otherNIC{softnic, "short", func(f *devnic.Facts) { f.MaxMessage = shortMessage }})
 	devnic.Register(brokenNIC{softnic})
+	devnic.Register(realNIC{otherNIC{softnic, "real", func(f *devnic.Facts) { f.Emulated = false }}})
 }
 
 // TestGDAKIRefuses: a NIC that is not there, and a queue deeper than the NIC's are refused by name.

@@ -398,7 +398,7 @@ func TestPayloadAfterWait(t *testing.T) {
 	switch {
 	case testenv.Long():
 		rounds = 1_000_000
-	case raceOn:
+	case testenv.Race:
 		rounds = 3_000
 	}
 	for _, bytes := range []uint64{8, 40, 1000} {

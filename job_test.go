@@ -42,7 +42,7 @@ type child struct {
 
 // noProcesses skips where ranks cannot be processes.
 func noProcesses(t *testing.T) {
-	if raceOn {
+	if testenv.Race {
 		t.Skip("ranks in several processes share memory that the race detector cannot see, and it reports what is handed over there")
 	}
 }

@@ -68,7 +68,7 @@ func group(t *testing.T, n int) (things []closer) {
 func TestCloseInAnyOrder(t *testing.T) {
 	rng := testenv.Random(t)
 	rounds := 100
-	if raceOn {
+	if testenv.Race {
 		rounds = 20
 	}
 	for i := range rounds {
@@ -165,7 +165,7 @@ func progRounds(r *rank) {
 	switch {
 	case testenv.Long():
 		rounds = 100_000
-	case raceOn:
+	case testenv.Race:
 		rounds = 200
 	}
 	b := r.alloc(1 << 16)

@@ -14,6 +14,7 @@ import (
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // plantEnv names the race that TestPlanted is to run, in a process of its own.
@@ -136,7 +137,7 @@ func TestPlanted(t *testing.T) {
 // TestPlantedRaces shows that the race detector sees what it is relied on for: a race in a window, in a queue, in a
 // signal. It is blind to memory that is not of the Go heap; ranks of one process have none other.
 func TestPlantedRaces(t *testing.T) {
-	if !raceOn {
+	if !testenv.Race {
 		t.Skip("this test binary is built without -race: there is no detector to see the planted races")
 	}
 	for name := range plants {

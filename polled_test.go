@@ -10,13 +10,14 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // TestErrorsArePolled asks each rank for errors every millisecond while windows and device communicators are made, used
 // and closed all around: none is told, since there is none.
 func TestErrorsArePolled(t *testing.T) {
 	each(t, local(t, 3, doorbell.Options{}), childPolled)
-	if raceOn {
+	if testenv.Race {
 		return
 	}
 	for _, c := range startJob(t, "polled", 3, all(3), "DOORBELL_NET=tcp") {

@@ -4,7 +4,6 @@ package compiler
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -15,15 +14,7 @@ import (
 // one behind the end. LLVM's interpreter runs it.
 func TestOnHost(t *testing.T) {
 	t.Parallel()
-	needLLVM(t)
-	lli, err := exec.LookPath("lli-19")
-	if err != nil {
-		t.Skip("lli-19 is missing, which comes with opt-19")
-	}
-	tools, err := findTools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lli, tools := needInterpreter(t)
 	pairs := [][2]uint64{{0x4000, 0x5000}, {abi.HostNone, 1}, {0x7f0000008000, 0x7f0000009000}, {abi.HostNone, 0}, {0x9000, 0xa000}}
 	for _, c := range []struct {
 		table bool

@@ -20,15 +20,7 @@ import (
 // and as LLVM's interpreter of this machine runs our text of them, optimised; each output of each case must agree.
 func TestSemantics(t *testing.T) {
 	t.Parallel()
-	needLLVM(t)
-	lli, err := exec.LookPath("lli-19")
-	if err != nil {
-		t.Skip("lli-19 is missing, which comes with opt-19")
-	}
-	tools, err := findTools(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	lli, tools := needInterpreter(t)
 	texts, err := lower(t.Context(), ".", []string{"./internal/sample"}, Options{Arch: DefaultArch})
 	if err != nil {
 		t.Fatal(err)
@@ -120,4 +112,17 @@ end:
   ret i32 0
 }
 `, len(in), strings.Join(nums, ", "), outputs, len(in)/sample.Inputs, kernel)
+}
+
+// needInterpreter skips without LLVM and its interpreter.
+func needInterpreter(t *testing.T) (lli string, found tools) {
+	needLLVM(t)
+	lli, err := exec.LookPath("lli-19")
+	if err != nil {
+		t.Skip("lli-19 is missing, which comes with opt-19")
+	}
+	if found, err = findTools(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return lli, found
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // pair is two ranks in this process, and what each has.
@@ -326,7 +327,7 @@ func TestAllocs(t *testing.T) {
 		})
 	}
 	t.Run("launch", func(t *testing.T) {
-		if underRace {
+		if testenv.Race {
 			t.Skip("sync.Pool drops some of what it holds under the race detector, so that tests do not rely on it")
 		}
 		st := p.comms[0].Stream()

@@ -80,7 +80,7 @@ func (p *process) until(want string) error {
 
 // Processes are killed in the middle of dispatches and combines; the others go on with what is right without them.
 func TestKilledProcesses(t *testing.T) {
-	if raceOn {
+	if testenv.Race {
 		t.Skip("ranks in several processes share memory that the race detector cannot see, and it reports what is handed over there")
 	}
 	rnd := testenv.Random(t)

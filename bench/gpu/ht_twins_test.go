@@ -13,7 +13,6 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/routing"
 )
@@ -47,38 +46,26 @@ func TestHTTwins(t *testing.T) {
 			{1, 300, 7168, 8, 32, 0, moe.FP8, true}, {2, 100, 2888, 17, 40, 0, moe.FP8Pow2, false}, {4, 500, 7168, 8, 256, 0, moe.BF16, true}, {8, 200, 7168, 8, 256, 0, moe.FP8, true},
 		},
 	}
-	for _, device := range []string{"soft", "cuda"} {
-		t.Run(device, func(t *testing.T) {
-			if device == "cuda" {
-				needGPU(t)
-			}
-			w := twinsOf(t, "ht", device)
-			twin(t, w, &moe.HTLayoutKernel, moe.HTLayout)
-			twin(t, w, &moe.HTTellKernel, moe.HTTell)
-			twin(t, w, &moe.HTDispatchKernel, moe.HTDispatch)
-			twin(t, w, &moe.HTReadyKernel, moe.HTReady)
-			twin(t, w, &moe.HTCombineKernel, moe.HTCombine)
-			for _, s := range shapes[device] {
-				t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { w.compareHT(t, device, s) })
-			}
-			if device == "cuda" {
-				w.timesHT(t)
-			} else { // not for its figures
-				w.timeHT(t, device, "", htShape{2, 40, 136, 2, 4, 2, moe.FP8, false}, htPhases)
-			}
-		})
-	}
+	onDevices(t, "ht", func(t *testing.T, w *twins, device string) {
+		twin(t, w, &moe.HTLayoutKernel, moe.HTLayout)
+		twin(t, w, &moe.HTTellKernel, moe.HTTell)
+		twin(t, w, &moe.HTDispatchKernel, moe.HTDispatch)
+		twin(t, w, &moe.HTReadyKernel, moe.HTReady)
+		twin(t, w, &moe.HTCombineKernel, moe.HTCombine)
+		for _, s := range shapes[device] {
+			t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { w.compareHT(t, device, s) })
+		}
+		if device == "cuda" {
+			w.timesHT(t)
+		} else { // not for its figures
+			w.timeHT(t, device, "", htShape{2, 40, 136, 2, 4, 2, moe.FP8, false}, htPhases)
+		}
+	})
 }
 
 // compareHT runs a shape with our kernels and then with the twins, several times in the same buffers.
 func (w *twins) compareHT(t *testing.T, device string, s htShape) {
-	random := testenv.Random(t)
-	experts := make([][]int32, s.ranks)
-	for r := range experts {
-		for range s.tokens * s.topk {
-			experts[r] = append(experts[r], random.Int32N(int32(s.experts)+1)-1) // also none, and one again
-		}
-	}
+	experts := anyExperts(t, s.ranks, s.tokens*s.topk, s.experts)
 	all := htRanks(t, device, s, experts)
 	w.compare(t, s.ranks, func(r int, round uint64) ([]byte, error) { return all[r].whole(round) })
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
-	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/routing"
 )
@@ -52,38 +51,26 @@ func TestLLTwins(t *testing.T) {
 			{2, 128, 1032, 32, 24, moe.FP8UE8M0, false}, {8, 32, 7168, 8, 256, moe.FP8, false},
 		},
 	}
-	for _, device := range []string{"soft", "cuda"} {
-		t.Run(device, func(t *testing.T) {
-			if device == "cuda" {
-				needGPU(t)
-			}
-			w := twinsOf(t, "ll", device)
-			twin(t, w, &moe.LLCountKernel, moe.LLCount)
-			twin(t, w, &moe.LLSendKernel, moe.LLSend)
-			twin(t, w, &moe.LLReceiveKernel, moe.LLReceive)
-			twin(t, w, &moe.LLReturnKernel, moe.LLReturn)
-			twin(t, w, &moe.LLCombineKernel, moe.LLCombine)
-			for _, s := range shapes[device] {
-				t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { w.compareLL(t, device, s) })
-			}
-			if device == "cuda" {
-				w.timesLL(t)
-			} else { // not for its figures
-				w.timeLL(t, device, "", llShape{2, 3, 136, 2, 4, moe.FP8, false}, llPhases, [][]int32{{0, 1, 2, 3, 0, 3}, {1, 3, -1, -1, 2, 1}})
-			}
-		})
-	}
+	onDevices(t, "ll", func(t *testing.T, w *twins, device string) {
+		twin(t, w, &moe.LLCountKernel, moe.LLCount)
+		twin(t, w, &moe.LLSendKernel, moe.LLSend)
+		twin(t, w, &moe.LLReceiveKernel, moe.LLReceive)
+		twin(t, w, &moe.LLReturnKernel, moe.LLReturn)
+		twin(t, w, &moe.LLCombineKernel, moe.LLCombine)
+		for _, s := range shapes[device] {
+			t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { w.compareLL(t, device, s) })
+		}
+		if device == "cuda" {
+			w.timesLL(t)
+		} else { // not for its figures
+			w.timeLL(t, device, "", llShape{2, 3, 136, 2, 4, moe.FP8, false}, llPhases, [][]int32{{0, 1, 2, 3, 0, 3}, {1, 3, -1, -1, 2, 1}})
+		}
+	})
 }
 
 // compareLL runs a shape with our kernels and then with the twins, several times in the same buffers.
 func (w *twins) compareLL(t *testing.T, device string, s llShape) {
-	random := testenv.Random(t)
-	experts := make([][]int32, s.ranks)
-	for r := range experts {
-		for range s.tokens * s.topk {
-			experts[r] = append(experts[r], random.Int32N(int32(s.experts)+1)-1) // also none, and one again
-		}
-	}
+	experts := anyExperts(t, s.ranks, s.tokens*s.topk, s.experts)
 	all := llRanks(t, device, s, s.topk, experts)
 	if device == "soft" {
 		for _, r := range all {

@@ -23,6 +23,7 @@ import (
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // twins are kernels of package moe in CUDA C++. swap puts them in the place of ours, and ours back: not while any is launched.
@@ -71,6 +72,29 @@ func twin[A any](t *testing.T, all *twins, k *gpu.Kernel[A], fn func(gpu.Thread,
 	}
 	other := gpu.NewKernel(k.Name(), fn, all.ptx)
 	all.swap = append(all.swap, func() { *k, other = other, *k })
+}
+
+// onDevices runs f with the twins of a file, over the software device and, where there is one, a GPU.
+func onDevices(t *testing.T, file string, f func(t *testing.T, w *twins, device string)) {
+	for _, device := range []string{"soft", "cuda"} {
+		t.Run(device, func(t *testing.T) {
+			if device == "cuda" {
+				needGPU(t)
+			}
+			f(t, twinsOf(t, file, device), device)
+		})
+	}
+}
+
+// anyExperts is so many selections of each rank: also none, and one again.
+func anyExperts(t *testing.T, ranks, n, experts int) [][]int32 {
+	random, all := testenv.Random(t), make([][]int32, ranks)
+	for r := range all {
+		for range n {
+			all[r] = append(all[r], random.Int32N(int32(experts)+1)-1)
+		}
+	}
+	return all
 }
 
 func (w *twins) onGPU() bool { return w.lib == nil }

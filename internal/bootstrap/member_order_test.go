@@ -171,7 +171,7 @@ func (o *order) agree() string {
 // different sets in an epoch, or an agreement that somebody of its set did not ask for.
 func TestMemberAnyOrder(t *testing.T) {
 	runs := 3000
-	if raceOn {
+	if testenv.Race {
 		runs = 200 // one goroutine: there is nothing to find
 	}
 	if testenv.Long() {

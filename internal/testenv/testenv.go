@@ -19,7 +19,7 @@ func Rapid(short, long int) {
 	checks := short
 	if Long() {
 		checks = long
-	} else if underRace {
+	} else if Race {
 		checks = (checks + 4) / 5 // the detector takes several times as long, and finds a race in the first of them or by chance
 	}
 	set("rapid.checks", strconv.Itoa(checks))

@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 		{"tcp", []string{"reorder", "delay", "split", "again", "stall", "cut", "duplicate", "all,duplicate", "all,duplicate,unordered"}},
 	} {
 		for _, text := range c.faults {
-			if raceOn && !strings.Contains(text, "all") {
+			if testenv.Race && !strings.Contains(text, "all") {
 				continue // they are in all, and here each takes ten times as long
 			}
 			t.Run(c.net+","+text, func(t *testing.T) {

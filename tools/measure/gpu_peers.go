@@ -70,6 +70,7 @@ func peerCases() []gpuCase {
 					"a bare kernel", rawCommand, figureGBps(fmt.Sprintf("two GPUs, %s, %d blocks", k.raw, blocks))})
 		}
 	}
+	first := len(all)
 	for _, op := range []struct{ label, theirs string }{{"dispatch", "DeepEP LL dispatch, FP8, 128 tokens"}, {"combine", "DeepEP LL combine, 128 tokens"}} {
 		all = append(all, gpuCase{"NVLink: LL " + op.label + ", 128 tokens", "hidden 7168, top 8 of 288 experts, FP8 dispatch", "us", "less", "at most 1x", llCommand, labelled(op.label),
 			"DeepEP v1.2.1, kernel times of its own test", deepepCommand, floorP50(op.theirs, 1)})
@@ -81,7 +82,7 @@ func peerCases() []gpuCase {
 		all = append(all, gpuCase{"NVLink: HT " + x.label + ", 4096 tokens, " + x.format, "hidden 7168, top 8 of 256 experts", "us", "less", "at most 1x", x.command, labelled(x.label),
 			"DeepEP v1.2.1, the best of its own test's tuning", deepepCommand, floorP50(x.theirs, 1)})
 	}
-	for _, c := range all[len(all)-5:] { // ours also where theirs cannot be had
+	for _, c := range all[first:] { // ours also where theirs cannot be had
 		c.name, c.target, c.peer, c.theirs, c.pickTheirs = c.name+", alone", "", "", "", nil
 		all = append(all, c)
 	}

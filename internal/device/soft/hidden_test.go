@@ -20,6 +20,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device/devicetest"
 	"github.com/doorbell-net/doorbell/internal/device/soft"
 	"github.com/doorbell-net/doorbell/internal/sys"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // run launches f on a device of its own and waits.
@@ -146,7 +147,7 @@ func TestPlanted(t *testing.T) {
 
 // TestPlantedRace shows that the race detector sees a barrier that is missing, and nothing where it is.
 func TestPlantedRace(t *testing.T) {
-	if !raceOn {
+	if !testenv.Race {
 		t.Skip("this test binary is built without -race: there is no detector to see the planted race")
 	}
 	for _, plant := range []string{"missing", "clean"} {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // laneEnv says what stands between a lane's store and the others' loads in TestLanePlanted, in a process of its own.
@@ -54,7 +55,7 @@ func TestLanePlanted(t *testing.T) {
 
 // TestLaneRaces shows that the race detector sees a missing SyncWarp, and that a shuffle or a vote is none.
 func TestLaneRaces(t *testing.T) {
-	if !raceOn {
+	if !testenv.Race {
 		t.Skip("this test binary is built without -race: there is no detector to see the planted races")
 	}
 	for name := range between {

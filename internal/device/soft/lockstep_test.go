@@ -17,6 +17,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/device/devicetest"
 	"github.com/doorbell-net/doorbell/internal/device/soft"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // launch runs f on a device of its own, and returns how it ended.
@@ -260,7 +261,7 @@ func TestWarpWorksTogether(t *testing.T) {
 // TestMissingSyncWarpShows: without a SyncWarp between a store and the other lanes' loads some load comes first, since lanes
 // go on in any order; with it, none.
 func TestMissingSyncWarpShows(t *testing.T) {
-	if raceOn {
+	if testenv.Race {
 		t.Skip("the detector says so itself: TestLaneRaces")
 	}
 	for _, synced := range []bool{true, false} {
@@ -287,7 +288,7 @@ func TestMissingSyncWarpShows(t *testing.T) {
 
 // TestMissingSyncWarpShowsAtTheStart: the same before any meeting, in a launch or another.
 func TestMissingSyncWarpShowsAtTheStart(t *testing.T) {
-	if raceOn {
+	if testenv.Race {
 		t.Skip("the detector says so itself: TestLaneRaces")
 	}
 	var cell, stale uint32

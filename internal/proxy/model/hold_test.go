@@ -2,7 +2,11 @@
 
 package model
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/doorbell-net/doorbell/internal/testenv"
+)
 
 // anyOps are all kinds of operation.
 const anyOps = "pwsbPWS"
@@ -25,7 +29,7 @@ var largerHolds = []Hold{
 
 // TestHold checks strong signals over a network without order, for any operations in any number.
 func TestHold(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		checkRight(t, rightHolds[5:], 2_000_000)
 		return
 	}

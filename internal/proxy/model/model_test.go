@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/doorbell-net/doorbell/internal/testenv"
 )
 
 // base is what most instances share: two words a slot, tickets modulo 32.
@@ -18,10 +20,6 @@ func with(c Config, change func(*Config)) Config {
 	change(&c)
 	return c
 }
-
-// raceEnabled is set by race_test.go. A search is one goroutine: the race detector has nothing to see in it and makes it
-// fifteen times slower, so that under it only a few instances run.
-var raceEnabled bool
 
 func long() bool { return os.Getenv("DOORBELL_LONG") == "1" }
 
@@ -79,7 +77,7 @@ var larger = []Config{
 
 // TestProtocol checks that no instance breaks a rule, and that together they take every kind of step.
 func TestProtocol(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		checkRight(t, right[:1], 2_000_000)
 		return
 	}
@@ -205,7 +203,7 @@ func TestPlanted(t *testing.T) {
 			c.Spurious, c.Detect, c.Fault = true, DetectTicket, ConsumeAfterAbort
 		}), "declared dead"},
 	}
-	if raceEnabled {
+	if testenv.Race {
 		faults = slices.DeleteFunc(faults, func(p planted[Config]) bool { return p.cfg.Fault == EndedPerSlot })
 	}
 	checkPlanted(t, faults)
@@ -213,8 +211,8 @@ func TestPlanted(t *testing.T) {
 
 // TestSearch compares the search with a plain one that keeps whole states.
 func TestSearch(t *testing.T) {
-	if raceEnabled {
-		t.Skip("one goroutine, see raceEnabled")
+	if testenv.Race {
+		t.Skip("a search is one goroutine: the race detector has nothing to see in it and makes it fifteen times slower, so that under it only a few instances run")
 	}
 	compared := 0
 	for _, c := range right {

@@ -2,7 +2,11 @@
 
 package model
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/doorbell-net/doorbell/internal/testenv"
+)
 
 // arrivals have sums that tell which of them were counted.
 var arrivals = Reset{Net: []uint8{1, 2, 4}, LSA: []uint8{8, 16}, Ops: 3}
@@ -35,7 +39,7 @@ var largerResets = []Reset{
 
 // TestReset checks resets by remembered offset, which arrivals race with.
 func TestReset(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		checkRight(t, rightResets[:1], 2_000_000)
 		return
 	}

@@ -2,7 +2,11 @@
 
 package model
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/doorbell-net/doorbell/internal/testenv"
+)
 
 // again has a window registered again once, and more generations than windows.
 func again(name string, change func(*Windows)) Windows {
@@ -32,7 +36,7 @@ var largerWindows = []Windows{
 
 // TestWindows checks signals at addresses in windows that are withdrawn and registered again.
 func TestWindows(t *testing.T) {
-	if raceEnabled {
+	if testenv.Race {
 		checkRight(t, rightWindows[3:4], 2_000_000)
 		return
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
 	_ "github.com/doorbell-net/doorbell/netplugin/fault"
 )
@@ -94,7 +95,7 @@ func TestVerified(t *testing.T) {
 				if n == 1 && name != "alltoall" && name != "ll" && name != "ht" {
 					continue // it takes two to exchange
 				}
-				if n == 3 && underRace {
+				if n == 3 && testenv.Race {
 					continue // it is slow, and 2 and 4 have all that threads share
 				}
 				t.Run(fmt.Sprintf("%s-%d-lsa=%v-%s", name, n, w.lsa, w.backend), func(t *testing.T) {
@@ -118,7 +119,7 @@ func TestVerified(t *testing.T) {
 
 // A benchmark that does not notice what went wrong proves nothing when all goes right.
 func TestInjectedFaultsAreNoticed(t *testing.T) {
-	if underRace {
+	if testenv.Race {
 		t.Skip("an injected fault breaks the order that signals give: the race detector reports it, rightly")
 	}
 	for _, name := range names {
@@ -140,7 +141,7 @@ func TestInjectedFaultsAreNoticed(t *testing.T) {
 
 // TestInjectedOverTCP: over a network that has to be connected too, and for what was done, not because it cannot be used so.
 func TestInjectedOverTCP(t *testing.T) {
-	if underRace {
+	if testenv.Race {
 		t.Skip("an injected fault breaks the order that signals give: the race detector reports it, rightly")
 	}
 	for inject, says := range map[string]string{"bitflip": "1 of 8 bytes from rank 0 wrong", "lostput": "bytes from rank 0 wrong", "doublesignal": "signal 0 ended at"} {
@@ -168,7 +169,7 @@ func TestVirtualNodes(t *testing.T) {
 func TestFormats(t *testing.T) {
 	for f := moe.FP8; f <= moe.FP8UE8M0; f++ {
 		for _, inject := range []string{"", "bitflip"} {
-			if inject != "" && underRace {
+			if inject != "" && testenv.Race {
 				continue // see TestInjectedFaultsAreNoticed
 			}
 			cfg := small(true)

@@ -12,6 +12,7 @@ import (
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/examples/fused/layers"
 	"github.com/doorbell-net/doorbell/internal/device/cuda/cudatest"
+	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
 )
 
@@ -19,7 +20,7 @@ import (
 // inside a node and between two, over the proxy and over a NIC that kernels drive. The driver's double holds that the host
 // touches no device memory while nothing runs, and makes no call that waits for a kernel while one does.
 func TestVerifiedOverDriver(t *testing.T) {
-	if underRace {
+	if testenv.Race {
 		t.Skip("device memory of the double is mapped: the race detector does not see it, and reports what is handed over there")
 	}
 	cudatest.InPlace(t, func(d *cudatest.Driver) {
