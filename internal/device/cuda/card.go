@@ -86,8 +86,8 @@ var cards = struct {
 	open map[cardKey]*card
 }{open: map[cardKey]*card{}}
 
-// attach opens a GPU for one more rank, of so many.
-func attach(d *driver, index, count, ranks int, log *slog.Logger) (*card, error) {
+// attach opens a GPU, of so many, for one more rank.
+func attach(d *driver, index, count int, o *Options) (*card, error) {
 	cards.Lock()
 	defer cards.Unlock()
 	k := cardKey{d.path, index}
@@ -100,7 +100,7 @@ func attach(d *driver, index, count, ranks int, log *slog.Logger) (*card, error)
 		c.mu.Unlock()
 		return c, nil
 	}
-	c := &card{drv: d, index: index, refs: 1, log: log, streams: map[*stream]struct{}{}, modules: map[string]*module{}}
+	c := &card{drv: d, index: index, refs: 1, log: o.Log, streams: map[*stream]struct{}{}, modules: map[string]*module{}}
 	c.kernels.Store(&map[*gpu.Code]*kernel{})
 	out := new(outs)
 	if r := d.call(cuDeviceGet, out.at(0), uintptr(index)); r != success {
@@ -124,8 +124,10 @@ func attach(d *driver, index, count, ranks int, log *slog.Logger) (*card, error)
 		return nil, d.fault(cuDevicePrimaryCtxRetain, r, "GPU %d (%s)%s", index, c.caps.Name, why)
 	}
 	c.ctx = out.addr(0)
-	if err := c.prepare(ranks, out); err != nil {
-		d.call(cuDevicePrimaryCtxRelease, c.dev)
+	if err := c.prepare(o, out); err != nil {
+		if !errors.Is(err, errStuck) {
+			d.call(cuDevicePrimaryCtxRelease, c.dev)
+		}
 		return nil, err
 	}
 	cards.open[k] = c
@@ -133,7 +135,7 @@ func attach(d *driver, index, count, ranks int, log *slog.Logger) (*card, error)
 }
 
 // prepare makes what all ranks on the card share.
-func (c *card) prepare(ranks int, out *outs) error {
+func (c *card) prepare(o *Options, out *outs) error {
 	if r := c.do(cuCtxGetStreamPriorityRange, out.at(1), out.at(0)); r != success {
 		return c.fault(cuCtxGetStreamPriorityRange, r, "")
 	}
@@ -143,7 +145,7 @@ func (c *card) prepare(ranks int, out *outs) error {
 	}
 	c.marks = out.addr(2)
 	clear(ffi.Bytes(c.marks, maxLanes*lineBytes))
-	return c.layLanes(ranks)
+	return c.layLanes(o.Ranks, o.Timeout)
 }
 
 // detach closes the card for one rank. The last one ends the context, and with it all that was taken there.

@@ -114,7 +114,7 @@ func open(o Options) (*Device, error) {
 	if index >= count {
 		return nil, fmt.Errorf("GPU %d asked for, 0 to %d are there: %w", index, count-1, device.ErrNotAvailable)
 	}
-	c, err := attach(drv, index, count, o.Ranks, o.Log)
+	c, err := attach(drv, index, count, &o)
 	if err != nil {
 		return nil, err
 	}

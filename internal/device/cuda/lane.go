@@ -29,8 +29,6 @@ const (
 	laidLeast = 4 // lanes for kernels that are laid when the card is opened, or
 	laidEach  = 2 // so many for each rank on it,
 	laidFast  = 2 // and those for each rank's copies: all together no more than there are hardware queues
-	warmBytes = 64 << 10
-	warmLimit = 10 * time.Second
 	lineBytes = 64
 	begunAt   = 8 // of a line
 )
@@ -80,8 +78,8 @@ func (c *card) giveLane(l *lane) {
 	c.spare = append(c.spare, l)
 }
 
-// layLanes makes lanes for so many ranks, and has each do a kernel and copies. Nobody else uses the card yet.
-func (c *card) layLanes(ranks int) error {
+// layLanes makes lanes for so many ranks, and has each do a kernel and copies, within a limit. Nobody else uses the card yet.
+func (c *card) layLanes(ranks int, limit time.Duration) error {
 	c.laneMu.Lock()
 	defer c.laneMu.Unlock()
 	kernels := max(laidEach*ranks, laidLeast)
@@ -96,60 +94,5 @@ func (c *card) layLanes(ranks int) error {
 		}
 		c.spare = append(c.spare, l)
 	}
-	return c.warm(c.spare)
-}
-
-// warmPTX is a kernel that does nothing.
-const warmPTX = ".version 6.0\n.target sm_70\n.address_size 64\n\n.visible .entry DoorbellWarm()\n{\n\tret;\n}\n"
-
-// warm has each lane do a kernel, and copies of all directions.
-func (c *card) warm(lanes []*lane) error {
-	out := new(outs)
-	if r := c.do(cuMemHostAlloc, out.at(0), warmBytes, hostFlags); r != success {
-		return c.fault(cuMemHostAlloc, r, "%s asked for", size(warmBytes))
-	}
-	host := out.addr(0)
-	defer c.free(byCall(cuMemFreeHost, host))
-	if r := c.do(cuMemAlloc, out.at(1), 2*warmBytes); r != success {
-		return c.fault(cuMemAlloc, r, "%s asked for", size(2*warmBytes))
-	}
-	here := out.addr(1)
-	defer c.free(byCall(cuMemFree, here))
-	const name = "DoorbellWarm"
-	code, err := c.link(name, warmPTX)
-	if err != nil {
-		return err
-	}
-	m := c.loadModule(name, code)
-	if m.err != nil {
-		return m.err
-	}
-	defer c.free(byCall(cuModuleUnload, m.handle))
-	k := c.find(m, name)
-	if k.err != nil {
-		return k.err
-	}
-	for _, l := range lanes {
-		if r := c.do(cuLaunchKernel, k.handle, 1, 1, 1, 1, 1, 1, 0, l.handle, 0, 0); r != success {
-			return c.fault(cuLaunchKernel, r, "kernel %s", name)
-		}
-		for _, to := range [][2]uintptr{{here, host}, {host, here}, {here, here + warmBytes}} {
-			if r := c.do(cuMemcpyAsync, to[0], to[1], warmBytes, l.handle); r != success {
-				return c.fault(cuMemcpyAsync, r, "%s", size(warmBytes))
-			}
-		}
-	}
-	w := &waiter{}
-	w.begin()
-	for _, l := range lanes {
-		for r := errNotReady; r != success; w.round() {
-			if r = c.do(cuStreamQuery, l.handle); r != success && r != errNotReady {
-				return c.fault(cuStreamQuery, r, "of a new stream")
-			}
-			if r == errNotReady && w.waited() > warmLimit {
-				return fmt.Errorf("cuda: GPU %d has not done an empty kernel and copies of %s on new streams within %v: is it another program's?", c.index, size(warmBytes), warmLimit)
-			}
-		}
-	}
-	return nil
+	return c.warm(c.spare, limit)
 }

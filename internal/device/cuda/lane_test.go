@@ -55,6 +55,25 @@ func TestStreamsUsedAgain(t *testing.T) {
 	}
 }
 
+// TestOpenStuckGPU: a GPU that does nothing of what is queued is not opened, which is said by the timeout, and nothing is called that
+// would wait for it.
+func TestOpenStuckGPU(t *testing.T) {
+	d := newDouble(t)
+	d.Set("held", 1)
+	if dev, err := d.try(cuda.Options{Timeout: 20 * time.Millisecond}); err == nil {
+		shut(t, dev.Close)
+		t.Error("it was opened")
+	} else {
+		says(t, err, "GPU 0", "within 20ms", "does another program hold it", "does nothing of what is queued")
+	}
+	if n := d.Count("cuMemFree_v2") + d.Count("cuMemFreeHost") + d.Count("cuModuleUnload") + d.Count("cuDevicePrimaryCtxRelease_v2"); n != 0 {
+		t.Errorf("%d calls that wait for the GPU", n)
+	}
+	d.Set("held", 0)
+	shut(t, d.open(cuda.Options{}).Close) // the context is the process's: once it goes on, it may be opened, and goes with its last user
+	d.Ask("cuDevicePrimaryCtxRelease_v2", 0)
+}
+
 // TestUnfinishedStream: a stream that failed with items on its way is nobody else's afterwards: they may still store how far
 // they are.
 func TestUnfinishedStream(t *testing.T) {
