@@ -61,7 +61,7 @@ func (c *Comm) wish() gdaki.Wish {
 		w.Net = c.opt.Net
 	}
 	if w.Backend != "proxy" {
-		w.NICs = gdaki.Look()
+		w.NICs = gdaki.Look(w.Backend, w.NIC)
 	}
 	return w
 }

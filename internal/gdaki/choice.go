@@ -27,17 +27,18 @@ type Has struct {
 	Name  string
 	Real  bool
 	Lacks string // why a real one cannot be had
-
-	Untried bool // auto leaves it alone
 }
 
-// Look lists the providers of this process, and asks those of real NICs for one.
-func Look() (all []Has) {
+// Look lists the providers of this process that a rank may take which asks for that backend and NIC, and asks those of real NICs for
+// one. One that no program has used yet is left out, and opens no library, unless the backend is gdaki or it is named.
+func Look(backend, nic string) (all []Has) {
 	for _, p := range devnic.Providers() {
+		if _, untried := p.(devnic.Untried); untried && backend != "gdaki" && p.Name() != nic {
+			continue
+		}
 		h := Has{Name: p.Name()}
 		if r, ok := p.(devnic.Prober); ok {
 			h.Real = true
-			_, h.Untried = p.(devnic.Untried)
 			if err := r.Probe(); err != nil {
 				h.Lacks = err.Error()
 			}
@@ -89,8 +90,6 @@ func Choose(all []Wish) (Choice, error) {
 	for _, name := range names(all) {
 		switch real, lacks := look(all, name); {
 		case !real:
-		case lacks == "" && !forced && slices.ContainsFunc(all, func(w Wish) bool { return w.untried(name) }):
-			why = append(why, "NIC "+name+": it is there, and no program has used one yet; backend gdaki takes it")
 		case lacks == "":
 			return Choice{NIC: name, Real: true}, nil
 		default:
@@ -102,10 +101,6 @@ func Choose(all []Wish) (Choice, error) {
 		c.NIC = emulated
 	}
 	return c, nil
-}
-
-func (w Wish) untried(name string) bool {
-	return slices.ContainsFunc(w.NICs, func(h Has) bool { return h.Name == name && h.Untried })
 }
 
 func (w Wish) backend() string {

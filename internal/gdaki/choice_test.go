@@ -10,7 +10,35 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/doorbell-net/doorbell/netplugin/devnic"
 )
+
+// newNIC is a provider of real NICs that no program has used.
+type newNIC struct{ probed int }
+
+func (*newNIC) Name() string                           { return "new" }
+func (*newNIC) Open(devnic.Config) (devnic.NIC, error) { return nil, errors.New("not opened here") }
+func (n *newNIC) Probe() error                         { n.probed++; return nil }
+func (*newNIC) Untried()                               {}
+
+// TestLookForUntried: a real NIC that no program has used yet is asked for, and taken, by a forced gdaki and by its name, and auto
+// does not even ask.
+func TestLookForUntried(t *testing.T) {
+	n := &newNIC{}
+	devnic.Register(n)
+	for _, c := range []struct {
+		backend, nic string
+		taken        bool
+	}{{"auto", "", false}, {"auto", "other", false}, {"auto", "new", true}, {"gdaki", "", true}, {"gdaki", "new", true}} {
+		n.probed = 0
+		w := Wish{Backend: c.backend, NIC: c.nic, NICs: Look(c.backend, c.nic)}
+		got, err := Choose([]Wish{w, w})
+		if taken := got == (Choice{NIC: "new", Real: true}); err != nil || taken != c.taken || (n.probed > 0) != c.taken {
+			t.Errorf("%+v: %+v, %v, asked %d times", c, got, err, n.probed)
+		}
+	}
+}
 
 // TestChoose: what comes of what ranks ask for and have.
 func TestChoose(t *testing.T) {
@@ -18,7 +46,6 @@ func TestChoose(t *testing.T) {
 	wish := func(backend, nic, net string, has ...Has) Wish {
 		return Wish{Backend: backend, NIC: nic, Net: net, NICs: has}
 	}
-	untried := Has{Name: "mlx5", Real: true, Untried: true}
 	two := func(w Wish) []Wish { return []Wish{w, w} }
 	for name, c := range map[string]struct {
 		all  []Wish
@@ -34,9 +61,6 @@ func TestChoose(t *testing.T) {
 		"auto, softnic named":  {two(wish("auto", "softnic", "", mlx5, soft)), Choice{Why: "NIC softnic: emulated, and auto takes none such"}, nil},
 		"auto, real named":     {two(wish("auto", "mlx5", "", mlx5, soft)), Choice{NIC: "mlx5", Real: true}, nil},
 		"auto, named lacks":    {two(wish("auto", "mlx5", "", none, soft)), Choice{Why: "NIC mlx5: ranks 0-1: no device"}, nil},
-		"auto, untried":        {two(wish("auto", "", "", untried, soft)), Choice{Why: "NIC mlx5: it is there, and no program has used one yet; backend gdaki takes it"}, nil},
-		"auto, untried named":  {two(wish("auto", "mlx5", "", untried, soft)), Choice{NIC: "mlx5", Real: true}, nil},
-		"gdaki, untried":       {two(wish("gdaki", "", "", untried, soft)), Choice{NIC: "mlx5", Real: true}, nil},
 		"proxy":                {two(wish("proxy", "", "")), Choice{}, nil},
 		"gdaki, none real":     {two(wish("gdaki", "", "", soft)), Choice{NIC: "softnic"}, nil},
 		"gdaki, all real":      {two(wish("gdaki", "", "", mlx5, soft)), Choice{NIC: "mlx5", Real: true}, nil},
