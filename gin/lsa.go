@@ -88,7 +88,7 @@ func (c *Context) LSASignal(co Coop, lsaPeer, id int32, v uint64) Status {
 			if c.near != lsaPeer+1 {
 				c.near, c.nearLSA = lsaPeer+1, c.dc.PeerLSA.At(int(lsaPeer)).Load()
 			}
-			word := c.nearLSA.At(int(c.id)*int(c.dc.SignalStride) + int(id))
+			word := c.nearLSA.At(c.word(id))
 			gpu.AtomicAdd(word, v, gpu.Release, gpu.ScopeSys)
 		}
 	}

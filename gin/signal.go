@@ -13,7 +13,7 @@ func (c *Context) ReadSignal(id int32) uint64 {
 	if c.id < 0 || id < 0 || id >= c.dc.Signals {
 		return 0
 	}
-	return c.read(int(c.id)*int(c.dc.SignalStride) + int(id))
+	return c.read(c.word(id))
 }
 
 // ReadLSASignal is what LSA peers have ever added to this rank's signal id in this context, by LSASignal; resets do not touch it.
@@ -23,7 +23,7 @@ func (c *Context) ReadLSASignal(id int32) uint64 {
 	if c.id < 0 || id < 0 || id >= c.dc.Signals {
 		return 0
 	}
-	return gpu.Load(c.lsaWord(id), gpu.Acquire, gpu.ScopeSys)
+	return gpu.Load(c.dc.LSA.At(c.word(id)), gpu.Acquire, gpu.ScopeSys)
 }
 
 // WaitLSASignal is WaitSignal of what ReadLSASignal reads.
@@ -39,13 +39,9 @@ func (c *Context) WaitLSASignal(co Coop, id int32, least uint64, bits int32, src
 	return co.end(s)
 }
 
-func (c *Context) lsaWord(id int32) gpu.Ptr[uint64] {
-	return c.dc.LSA.At(int(c.id)*int(c.dc.SignalStride) + int(id))
-}
-
 func (c *Context) waitNear(t gpu.Thread, id int32, least uint64, bits int32, src Source) Status {
 	w := waiter{note: abi.Record{Op: abi.OpWaitSignal, Peer: c.sourcePeer(src), ID: uint32(id), Ctx: uint32(c.id), Wanted: least}}
-	at, s := c.lsaWord(id), OK
+	at, s := c.dc.LSA.At(c.word(id)), OK
 	for {
 		seen := gpu.Load(at, gpu.Acquire, gpu.ScopeSys)
 		if rollingLE(least, seen, bits) {
@@ -75,7 +71,7 @@ func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src So
 		if c.id < 0 || id < 0 || id >= c.dc.Signals || bits < 1 || bits > 64 {
 			s = Invalid
 		} else {
-			s = c.waitWord(co.t, int(c.id)*int(c.dc.SignalStride)+int(id), abi.OpWaitSignal, uint32(id), least, bits, src)
+			s = c.waitWord(co.t, c.word(id), abi.OpWaitSignal, uint32(id), least, bits, src)
 		}
 	}
 	return co.end(s)
@@ -173,7 +169,7 @@ func (c *Context) ResetSignal(co Coop, id int32) Status {
 		if c.id < 0 || id < 0 || id >= c.dc.Signals {
 			s = Invalid
 		} else {
-			i := int(c.id)*int(c.dc.SignalStride) + int(id)
+			i := c.word(id)
 			off := c.dc.SigOffset.At(i)
 			off.Store(c.read(i) + off.Load())
 			c.dc.Shadow.At(i).Store(0)

@@ -34,18 +34,14 @@ func LLReturn(t gpu.Thread, a LL) {
 	}
 	end := locals * a.DC.Ranks
 	for i, step := t.Block(), t.Blocks(); i < end; i += step * t.Warps() {
-		n := min(t.Warps(), (end-i+step-1)/step)
+		n := pairsOf(t, i, end)
 		if t.Warp() < n && t.Lane() == 0 {
 			local, dst := a.to(i + t.Warp()*step)
 			b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
 			found.Of(t)[t.Warp()] = arrival{rows: b.Rows, begin: b.Begin}
 		}
 		t.SyncBlock()
-		rows := int32(0)
-		for w := range n {
-			rows += int32(found.Of(t)[w].rows)
-		}
-		s := shares{parts: max(1, t.Warps()/max(rows, 1))}
+		s := sharesOf(t, n)
 		for w := range n {
 			a.answer(t, i+w*step, found.Of(t)[w], &s, past)
 		}
@@ -128,7 +124,7 @@ func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
 // the end to BF16; nothing is fused, so that each device gives the same bits.
 //
 //gpu:kernel warps=16
-//gpu:variant Near=1 warps=16
+//gpu:variant Near=1
 func LLCombine(t gpu.Thread, a LL) {
 	if a.Faults.overBlock(t) {
 		return

@@ -230,20 +230,14 @@ func (a *HT) signalNode(t gpu.Thread, id int32) {
 	a.Meter.note(t, true, 0, 0, uint32(a.Node))
 }
 
-// await waits for a signal of context 0 that a rank raises. As all waits, it ends when any rank is lost: who has lost one
-// sends nothing more. A thread calls it.
+// await is awaitFrom of a rank, in context 0. A thread calls it.
 func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	c := gin.Open(&a.DC, 0)
 	if a.Faults.failed() {
 		c.SetTimeout(0)
 	}
 	since := a.Meter.clock(t)
-	s, all := gin.OK, gin.FromTeam(gin.World(&a.DC))
-	if a.here(rank) {
-		s = c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
-	} else {
-		s = c.WaitSignal(gin.ByThread(t), id, least, 64, all)
-	}
+	s := awaitFrom(t, &a.DC, &c, id, least, a.here(rank))
 	a.Meter.waited(t, rank, since)
 	if s != gin.OK {
 		a.fail(s, FaultWait, rank, 0, 0)

@@ -184,13 +184,28 @@ func (a *LL) raised(c *gin.Context, id, by int32) uint64 {
 	return c.ReadSignal(id)
 }
 
-// awaitRaised waits for a signal of this rank that one rank alone raises. A thread calls it.
+// awaitRaised is awaitFrom of a rank.
 func (a *LL) awaitRaised(t gpu.Thread, c *gin.Context, id, by int32, least uint64) gin.Status {
-	all := gin.FromTeam(gin.World(&a.DC)) // who has lost a rank sends nothing more
-	if _, near := a.lsa(by); near {
+	_, near := a.lsa(by)
+	return awaitFrom(t, &a.DC, c, id, least, near)
+}
+
+// awaitFrom waits for a signal of this rank that one rank alone raises, a near one by stores. A thread calls it. As all waits, it
+// ends when any rank is lost: who has lost one sends nothing more.
+func awaitFrom(t gpu.Thread, dc *gin.DevComm, c *gin.Context, id int32, least uint64, near bool) gin.Status {
+	all := gin.FromTeam(gin.World(dc))
+	if near {
 		return c.WaitLSASignal(gin.ByThread(t), id, least, 64, all)
 	}
 	return c.WaitSignal(gin.ByThread(t), id, least, 64, all)
+}
+
+// box is which of this rank's boxes messages to a local expert are put into.
+func (a *LL) box(local int32) int32 {
+	if a.PerRank != 0 {
+		return 0
+	}
+	return local
 }
 
 // coreBytes is about what a core's own caches hold. Stores past them are quicker beyond it and slower below: a row of 14 KiB is

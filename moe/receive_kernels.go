@@ -28,7 +28,7 @@ func LLReceive(t gpu.Thread, a LL) {
 		return
 	}
 	for i, end := t.Block(), locals*a.DC.Ranks; i < end; i += t.Blocks() * t.Warps() {
-		a.receive(t, i, t.Blocks(), min(t.Warps(), (end-i+t.Blocks()-1)/t.Blocks()))
+		a.receive(t, i, t.Blocks(), pairsOf(t, i, end))
 	}
 }
 
@@ -46,13 +46,9 @@ func (a *LL) receive(t gpu.Thread, first, step, n int32) {
 		a.arrive(t, first+t.Warp()*step)
 	}
 	t.SyncBlock()
-	pairs, rows := found.Of(t), int32(0)
+	s := sharesOf(t, n)
 	for w := range n {
-		rows += int32(pairs[w].rows)
-	}
-	s := shares{parts: max(1, t.Warps()/max(rows, 1))}
-	for w := range n {
-		a.pack(t, first+w*step, pairs[w], &s)
+		a.pack(t, first+w*step, found.Of(t)[w], &s)
 	}
 	t.SyncBlock() // before there are others
 }
@@ -65,6 +61,20 @@ var found gpu.Shared[[32]arrival]
 
 // shares deals parts of rows out to a block's warps in turn: where there are few rows, several warps share each.
 type shares struct{ next, parts int32 }
+
+// pairsOf is how many pairs a block's warps have before the end, one each, the first of them number i.
+func pairsOf(t gpu.Thread, i, end int32) int32 {
+	return min(t.Warps(), (end-i+t.Blocks()-1)/t.Blocks())
+}
+
+// sharesOf is for the rows of the first n that are found.
+func sharesOf(t gpu.Thread, n int32) shares {
+	rows := int32(0)
+	for w := range n {
+		rows += int32(found.Of(t)[w].rows)
+	}
+	return shares{parts: max(1, t.Warps()/max(rows, 1))}
+}
 
 // take says whether the next part is the calling warp's.
 func (s *shares) take(t gpu.Thread) bool {
@@ -88,10 +98,7 @@ func (s *shares) part(i int32, bytes uint64) (from, n uint64) {
 // arrive waits for a pair. A warp calls it.
 func (a *LL) arrive(t gpu.Thread, i int32) {
 	local, src := a.from(i)
-	e, box := a.first(a.DC.Rank)+local, local
-	if a.PerRank != 0 {
-		box = 0
-	}
+	e, box := a.first(a.DC.Rank)+local, a.box(local)
 	messages := uint32(0)
 	if !a.Missing.has(src) {
 		messages = a.awaitCount(t, box, src, e)
@@ -111,10 +118,7 @@ func (a *LL) arrive(t gpu.Thread, i int32) {
 // pack copies a pair's rows. All warps of a block call it.
 func (a *LL) pack(t gpu.Thread, i int32, came arrival, s *shares) {
 	local, src := a.from(i)
-	e, box := a.first(a.DC.Rank)+local, local
-	if a.PerRank != 0 {
-		box = 0
-	}
+	e, box := a.first(a.DC.Rank)+local, a.box(local)
 	to, row := int(local*a.DC.Ranks)*int(a.Cap)+int(came.begin), uint32(0)
 	first := a.Recv.Base.Byte(a.slot(box, src, 0))
 	for j := range came.messages {
