@@ -25,7 +25,10 @@ func Available(ctx context.Context) error {
 }
 
 // tools is LLVM's programs.
-type tools struct{ opt, llc string }
+type tools struct{ opt, llc tool }
+
+// tool is a program, and all that it says of its version.
+type tool struct{ path, version string }
 
 func findTools(ctx context.Context) (tools, error) {
 	opt, err := findTool(ctx, "opt-19", "/usr/lib/llvm-19/bin/opt")
@@ -39,7 +42,7 @@ func findTools(ctx context.Context) (tools, error) {
 var versionLine = regexp.MustCompile(`LLVM version ([0-9]+\.[0-9]+\.[0-9]+)`)
 
 // findTool looks for a program of the right version under its names.
-func findTool(ctx context.Context, names ...string) (string, error) {
+func findTool(ctx context.Context, names ...string) (tool, error) {
 	var path string
 	for _, n := range names {
 		if p, err := exec.LookPath(n); err == nil {
@@ -48,11 +51,11 @@ func findTool(ctx context.Context, names ...string) (string, error) {
 		}
 	}
 	if path == "" {
-		return "", fmt.Errorf("%w; found no %s", ErrNoLLVM, names[0])
+		return tool{}, fmt.Errorf("%w; found no %s", ErrNoLLVM, names[0])
 	}
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
-		return "", fmt.Errorf("%w; %s --version: %w", ErrNoLLVM, path, err)
+		return tool{}, fmt.Errorf("%w; %s --version: %w", ErrNoLLVM, path, err)
 	}
 	v := versionLine.FindSubmatch(out)
 	if v == nil || string(v[1]) != llvmVersion {
@@ -60,9 +63,9 @@ func findTool(ctx context.Context, names ...string) (string, error) {
 		if v != nil {
 			got = "version " + string(v[1])
 		}
-		return "", fmt.Errorf("%w; found %s of %s", ErrNoLLVM, path, got)
+		return tool{}, fmt.Errorf("%w; found %s of %s", ErrNoLLVM, path, got)
 	}
-	return path, nil
+	return tool{path, string(out)}, nil
 }
 
 // finish makes PTX of a package's text, and checks it.
@@ -80,15 +83,18 @@ func (t tools) finish(ctx context.Context, l lowered, opt Options) error {
 	return l.pkg.inspect(opt)
 }
 
-// run runs a program over a text.
-func run(ctx context.Context, in, name string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin = strings.NewReader(in)
-	var out, bad bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &bad
-	if err := cmd.Run(); err != nil {
-		first, _, _ := strings.Cut(strings.TrimSpace(bad.String()), "\n")
-		return "", fmt.Errorf("%s: %w: %s", name, err, first)
-	}
-	return out.String(), nil
+// run runs a program over a text, once: after that, what it made is kept.
+func run(ctx context.Context, in string, t tool, args ...string) (string, error) {
+	made, err := once(func() ([]byte, error) {
+		cmd := exec.CommandContext(ctx, t.path, args...)
+		cmd.Stdin = strings.NewReader(in)
+		var out, bad bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &bad
+		if err := cmd.Run(); err != nil {
+			first, _, _ := strings.Cut(strings.TrimSpace(bad.String()), "\n")
+			return nil, fmt.Errorf("%s: %w: %s", t.path, err, first)
+		}
+		return out.Bytes(), nil
+	}, append([]string{t.version, in}, args...)...)
+	return string(made), err
 }

@@ -21,7 +21,7 @@ func TestTools(t *testing.T) {
 		return p
 	}
 	right := script("right", "echo 'Debian LLVM version "+llvmVersion+"'")
-	if got, err := findTool(t.Context(), "no-such-tool", right); err != nil || got != right {
+	if got, err := findTool(t.Context(), "no-such-tool", right); err != nil || got.path != right {
 		t.Errorf("%q, %v (want %s)", got, err, right)
 	}
 	for want, names := range map[string][]string{

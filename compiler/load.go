@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/tools/go/packages"
 	"golang.org/x/tools/go/ssa"
-	"golang.org/x/tools/go/ssa/ssautil"
 )
 
 // gpuPath is the vocabulary's package. Its functions are instructions.
@@ -24,7 +23,6 @@ const gpuPath = "github.com/doorbell-net/doorbell/gpu"
 
 // loaded is typed and built sources.
 type loaded struct {
-	prog *ssa.Program
 	fset *token.FileSet
 	pkgs []*source // those with kernels, by path
 
@@ -57,15 +55,16 @@ func config(ctx context.Context, dir string, mode packages.LoadMode) *packages.C
 	}
 }
 
-// load reads the packages that patterns name, and all that they import from outside the standard library, from source;
-// the standard library, which is no device code, from its export data.
+// load reads the packages that patterns name, and all that they import from elsewhere, from source; what is no device code, the
+// standard library and its system calls, from export data.
 func load(ctx context.Context, dir string, patterns []string) (*loaded, error) {
 	found, err := packages.Load(config(ctx, dir, packages.NeedName|packages.NeedFiles|packages.NeedImports|packages.NeedDeps|packages.NeedModule), patterns...)
 	if err != nil {
 		return nil, fmt.Errorf("gpuc: find %s: %w", strings.Join(patterns, " "), err)
 	}
 	l := &loaded{unroll: map[place]int{}}
-	overlay := map[string][]byte{}
+	var roots []*packages.Package
+	generated := map[string][]byte{}
 	for _, p := range found {
 		s, err := scan(p)
 		if err != nil {
@@ -75,99 +74,14 @@ func load(ctx context.Context, dir string, patterns []string) (*loaded, error) {
 			continue
 		}
 		// The file that is to be written is taken as it will be, but without PTX: so nothing depends on an older one.
-		overlay[filepath.Join(s.dir, GoFile)] = goFile(s.name, s.kernels(), nil, false)
-		l.pkgs = append(l.pkgs, s)
+		generated[filepath.Join(s.dir, GoFile)] = goFile(s.name, s.kernels(), nil, false)
+		l.pkgs, roots = append(l.pkgs, s), append(roots, p)
 	}
 	if len(l.pkgs) == 0 {
 		return nil, fmt.Errorf("gpuc: no kernel in %s: one is a function with the comment %q", strings.Join(patterns, " "), marker)
 	}
 	slices.SortFunc(l.pkgs, func(a, b *source) int { return strings.Compare(a.path, b.path) })
-	return l, l.check(ctx, dir, found, overlay)
-}
-
-// check types and builds them.
-func (l *loaded) check(ctx context.Context, dir string, found []*packages.Package, overlay map[string][]byte) error {
-	wanted := map[string]bool{}
-	for _, s := range l.pkgs {
-		wanted[s.path] = true
-	}
-	var roots []string
-	var visit func(p *packages.Package)
-	seen := map[string]bool{}
-	visit = func(p *packages.Package) {
-		if seen[p.PkgPath] || p.Module == nil { // no module: the standard library
-			return
-		}
-		seen[p.PkgPath] = true
-		roots = append(roots, p.PkgPath)
-		for _, q := range p.Imports {
-			visit(q)
-		}
-	}
-	for _, p := range found {
-		if wanted[p.PkgPath] {
-			visit(p)
-		}
-	}
-	slices.Sort(roots)
-	cfg := config(ctx, dir, packages.NeedName|packages.NeedFiles|packages.NeedCompiledGoFiles|packages.NeedImports|packages.NeedExportFile|
-		packages.NeedTypes|packages.NeedTypesInfo|packages.NeedTypesSizes|packages.NeedSyntax|packages.NeedModule)
-	cfg.Overlay, cfg.Fset = overlay, token.NewFileSet()
-	pkgs, err := packages.Load(cfg, roots...)
-	if err != nil {
-		return fmt.Errorf("gpuc: load %s: %w", strings.Join(roots, " "), err)
-	}
-	rep := newReporter(cfg.Fset, dir)
-	typed := slices.ContainsFunc(pkgs, func(p *packages.Package) bool { return slices.ContainsFunc(p.Errors, inSource) })
-	for _, p := range pkgs {
-		for _, s := range l.pkgs {
-			if s.path == p.PkgPath {
-				s.signatures(rep, p.Types)
-			}
-		}
-		for _, f := range p.Syntax {
-			unrolls(rep, cfg.Fset, f, l.unroll)
-		}
-		for _, e := range p.Errors {
-			at := parsePos(e.Pos)
-			// Of what is wrong in a source, the go command tells again; of a signature, the generated file would.
-			if (inSource(e) || !typed) && filepath.Base(at.Filename) != GoFile {
-				rep.addAt(rep.short(at), nil, e.Msg)
-			}
-		}
-	}
-	if err := rep.err(); err != nil {
-		return err
-	}
-	prog, built := ssautil.Packages(pkgs, ssa.InstantiateGenerics)
-	l.prog, l.fset = prog, cfg.Fset
-	for i, p := range pkgs {
-		built[i].Build()
-		for _, s := range l.pkgs {
-			if s.path == p.PkgPath {
-				s.ssa = built[i]
-			}
-		}
-	}
-	return nil
-}
-
-func inSource(e packages.Error) bool {
-	return e.Kind == packages.TypeError || e.Kind == packages.ParseError
-}
-
-// parsePos reads "file:line:col".
-func parsePos(s string) token.Position {
-	var p token.Position
-	parts := strings.Split(s, ":")
-	p.Filename = parts[0]
-	if len(parts) > 1 {
-		_, _ = fmt.Sscan(parts[1], &p.Line)
-	}
-	if len(parts) > 2 {
-		_, _ = fmt.Sscan(parts[2], &p.Column)
-	}
-	return p
+	return l, l.build(ctx, dir, roots, generated)
 }
 
 // marker is the comment above a kernel, variant one below it, cubins the one, anywhere in a package, that lists what its

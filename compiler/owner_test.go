@@ -49,7 +49,7 @@ define i32 @main() {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := run(t.Context(), best, lli, "-")
+		out, err := run(t.Context(), best, tool{lli, lli}, "-")
 		if err != nil || strings.TrimSpace(out) != fmt.Sprint(c.want) {
 			t.Errorf("%#x, with a table: %v: %q, want %d (%v)", c.at, c.table, out, c.want, err)
 		}

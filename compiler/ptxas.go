@@ -5,6 +5,7 @@ package compiler
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -68,27 +69,48 @@ func FindAssembler(ctx context.Context) (*Assembler, error) {
 // Assemble makes a cubin of the package for one architecture, and says what each kernel takes there. It is of the package's PTX, or,
 // where its source asks for that cubin and the GPU has instructions that others lack, of PTX with them.
 func (a *Assembler) Assemble(ctx context.Context, p *Package, arch int) (cubin []byte, all []Usage, err error) {
-	dir, err := os.MkdirTemp("", "cubin")
+	text := cmp.Or(p.newer[arch], p.PTX)
+	kept, err := once(func() ([]byte, error) { return a.run(ctx, text, arch) }, ptxasVersion, text, strconv.Itoa(arch))
 	if err != nil {
-		return nil, nil, fmt.Errorf("gpuc: %w", err)
+		return nil, nil, fmt.Errorf("gpuc: %s: ptxas for sm_%d: %w", p.Path, arch, err)
 	}
-	defer os.RemoveAll(dir)
-	in, out := filepath.Join(dir, "kernels.ptx"), filepath.Join(dir, "kernels.cubin")
-	if err := os.WriteFile(in, []byte(cmp.Or(p.newer[arch], p.PTX)), 0o600); err != nil {
-		return nil, nil, fmt.Errorf("gpuc: %w", err)
+	var m assembled
+	if err := json.Unmarshal(kept, &m); err != nil {
+		return nil, nil, fmt.Errorf("gpuc: %s: what is kept of ptxas for sm_%d: %w", p.Path, arch, err)
 	}
-	said, err := exec.CommandContext(ctx, a.path, "-v", "-arch", fmt.Sprintf("sm_%d", arch), "-o", out, in).CombinedOutput()
-	if err != nil {
-		return nil, nil, fmt.Errorf("gpuc: %s: ptxas for sm_%d: %w:\n%s", p.Path, arch, err, strings.TrimSpace(string(said)))
-	}
-	if cubin, err = os.ReadFile(out); err != nil {
-		return nil, nil, fmt.Errorf("gpuc: %w", err)
-	}
-	all = usages(string(said), arch)
+	all = usages(m.Said, arch)
 	if len(all) != len(p.Kernels) {
 		return nil, nil, fmt.Errorf("gpuc: %s: ptxas tells of %d kernels, and there are %d", p.Path, len(all), len(p.Kernels))
 	}
-	return cubin, all, nil
+	return m.Cubin, all, nil
+}
+
+// assembled is what ptxas made of a text, as it is kept.
+type assembled struct {
+	Said  string
+	Cubin []byte
+}
+
+// run runs ptxas over a text, and is an assembled.
+func (a *Assembler) run(ctx context.Context, text string, arch int) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "cubin")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	in, out := filepath.Join(dir, "kernels.ptx"), filepath.Join(dir, "kernels.cubin")
+	if err := os.WriteFile(in, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	said, err := exec.CommandContext(ctx, a.path, "-v", "-arch", fmt.Sprintf("sm_%d", arch), "-o", out, in).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w:\n%s", err, strings.TrimSpace(string(said)))
+	}
+	cubin, err := os.ReadFile(out)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(assembled{string(said), cubin})
 }
 
 var (

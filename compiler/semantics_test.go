@@ -45,7 +45,7 @@ func TestSemantics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := run(t.Context(), best, lli, "-")
+		out, err := run(t.Context(), best, tool{lli, lli}, "-")
 		if err != nil {
 			t.Fatal(err)
 		}
