@@ -160,9 +160,10 @@ func runRank(t testing.TB, c *doorbell.Comm, f func(r *rank)) {
 
 func (r *rank) sync() { r.must(r.Barrier(r.ctx)) }
 
-// fewer is how often something is done where networks that misbehave take their time, of n times elsewhere.
+// fewer is how often something is done where networks that misbehave take their time, or the race detector does, of n times
+// elsewhere.
 func (r *rank) fewer(n int) int {
-	if strings.HasPrefix(r.Info().Net, "fault+") {
+	if testenv.Race || strings.HasPrefix(r.Info().Net, "fault+") {
 		return (n + 4) / 5
 	}
 	return n

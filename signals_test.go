@@ -92,7 +92,7 @@ var testBoundNs = uint64(testBound)
 
 // progReset resets a signal while it is raised. What it reads never runs backwards, and at the end nothing is lost.
 func progReset(r *rank) {
-	const adds = 3000
+	adds := uint64(r.fewer(3000))
 	dc := r.devComm(doorbell.Needs{Signals: 2, Counters: 1, Barriers: 1})
 	n := uint64(r.Size())
 	r.start(doorbell.Grid{Blocks: 2, Warps: 1, Cooperative: true}, func(t gpu.Thread) {
