@@ -38,7 +38,7 @@ type Device interface {
 	NewStream() Stream
 	// NewCopyStream makes one for copies and stores alone, which runs beside kernels where the device can.
 	NewCopyStream() Stream
-	// Capture records what f queues on the stream that it gets, and queues nothing. Its error is f's, or wraps ErrBusy when
+	// Capture records what f queues on the stream that it gets, which ends with f, and queues nothing. Its error is f's, or wraps ErrBusy when
 	// what is to be made of it would wait for kernels that run. Close the graph before the device.
 	Capture(f func(Stream) error) (Graph, error)
 	// MaxCooperativeWarps is what a grid of any kernel whose blocks are all resident at once has at most, in warps. One

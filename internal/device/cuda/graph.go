@@ -49,6 +49,9 @@ func (d *Device) capture(f func(device.Stream) error) (g *graph, err error) {
 	}
 	rec := &device.Recorder{Stream: s}
 	err = f(rec)
+	s.mu.Lock()
+	s.closed = true // its lane is another stream's soon
+	s.mu.Unlock()
 	r := c.do(cuStreamEndCapture, s.lane.handle, out.at(1))
 	if r == success { // else nobody knows what the lane is in the middle of
 		c.giveLane(lane) // nothing ran on it

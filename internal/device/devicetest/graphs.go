@@ -17,7 +17,9 @@ func checkGraphs(b *bed) {
 	notes := b.keep(b.dev.AllocHost(24))
 	note := gpu.Cast[uint64](notes.Ptr())
 	runs, wrong := b.words(6), b.words(1)
+	var recorder device.Stream
 	g := b.capture(func(s device.Stream) error {
+		recorder = s
 		return errors.Join(
 			s.Launch(CountKernel.Bind(CountArgs{runs.Ptr, wrong.Ptr, 3, 2}), device.Grid{Blocks: 3, Warps: 2}),
 			s.Launch(MeetKernel.Bind(MeetArgs{runs.Ptr, wrong.Ptr, 0}), device.Grid{Blocks: 1, Warps: 1, Cooperative: true}),
@@ -26,6 +28,9 @@ func checkGraphs(b *bed) {
 	})
 	if runs.get(0) != 0 || !bytes.Equal(b.bytes(out), make([]byte, n)) {
 		b.Error("what was recorded was done")
+	}
+	if recorder.Fill(out.Ptr(), 1, 1) == nil {
+		b.Error("a graph that was recorded took one more item")
 	}
 	s := b.stream()
 	for i := range times {

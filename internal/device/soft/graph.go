@@ -30,8 +30,12 @@ func (lasting) Release() {}
 func (d *Device) Capture(f func(device.Stream) error) (device.Graph, error) {
 	g := &graph{dev: d}
 	g.users.Store(1)
-	r := &device.Recorder{Stream: &stream{dev: d, tape: g}}
+	s := &stream{dev: d, tape: g}
+	r := &device.Recorder{Stream: s}
 	err := f(r)
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
 	if err := cmp.Or(err, r.Err()); err != nil {
 		g.leave()
 		return nil, fmt.Errorf("capture: %w", err)

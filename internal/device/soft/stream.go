@@ -107,10 +107,6 @@ func (s *stream) StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[u
 }
 
 func (s *stream) push(it item) error {
-	if s.tape != nil {
-		s.tape.add(it)
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -118,6 +114,10 @@ func (s *stream) push(it item) error {
 	}
 	if s.closing {
 		return errStreamClosed
+	}
+	if s.tape != nil {
+		s.tape.add(it)
+		return nil
 	}
 	if n := uint64(len(s.items)); s.queued-s.done == n {
 		grown := make([]item, 2*n)
