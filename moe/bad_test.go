@@ -239,6 +239,7 @@ func TestCalls(t *testing.T) {
 	_, err = b.Dispatch(st, moe.Tokens{N: 1})
 	wantError(t, err, "1 tokens need")
 	wantError(t, b.Combine(st, nil, y), "no dispatch", "rank 0")
+	wantError(t, b.Combine(st, new(moe.Received), y), "another buffer's", "rank 0")
 	got, err := b.Dispatch(st, x)
 	if err != nil {
 		t.Fatal(err)
@@ -254,9 +255,14 @@ func TestCalls(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
-	_, err = b.Dispatch(st, x)
-	if !errors.Is(err, doorbell.ErrClosed) {
-		t.Errorf("dispatch on a closed buffer: %v", err)
+	_, dispatched := b.Dispatch(st, x)
+	_, signals := b.Signals(t.Context(), st)
+	_, stats := b.Stats()
+	_, recovered := b.Recover(t.Context())
+	for _, err := range []error{dispatched, b.Combine(st, got, y), b.Wait(t.Context(), st), signals, stats, recovered} {
+		if wantError(t, err, "rank 0"); !errors.Is(err, doorbell.ErrClosed) {
+			t.Errorf("a call of a closed buffer: %v", err)
+		}
 	}
 	if err := b.Close(); err != nil {
 		t.Errorf("second close: %v", err)

@@ -103,7 +103,7 @@ func (b *Buffer) args(r *Received) LL {
 		X: x.X, Idx: x.Experts, Weights: x.Weights, Y: r.y, Count: x.Count, Rows: r.Rows(), Infos: r.Infos(), Counts: r.Counts(),
 		Blocks: gpu.Cast[Block](b.table(l.blocks)).At(r.turn() * l.locals * l.ranks),
 		Number: gpu.Cast[uint64](b.table(l.number)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
-		Total: word(l.total), Next: word(l.next), Done: word(l.done), Faults: Faults{word(l.failed), word(l.told), b.results()},
+		Total: word(l.total), Next: word(l.next), Done: word(l.done), Faults: Faults{word(l.failed), word(l.told), gpu.Cast[Result](b.host.Ptr())},
 		Tokens: int32(x.N), MaxTokens: int32(o.MaxTokens), Cap: int32(l.cap), Hidden: int32(o.Hidden),
 		TopK: int32(o.TopK), Experts: int32(o.Experts), Locals: int32(l.locals), Head: int32(l.head),
 		Sets: int32(l.sets), Turn: int32(r.turn()), Boxes: int32(l.boxes), BoxCap: int32(l.boxCap),

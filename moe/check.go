@@ -12,8 +12,6 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-func (b *Buffer) results() gpu.Ptr[Result] { return gpu.Cast[Result](b.host.Ptr()) }
-
 // Wait waits for the stream and says whether the operations on it were right.
 func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 	if err := st.Wait(ctx); err != nil {
@@ -32,15 +30,24 @@ func (b *Buffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 // state is not known, and Recover makes it usable again. Of what came while it failed nothing may be used.
 func (b *Buffer) Check() error {
 	b.stream = nil
-	return checked(b.results(), &b.queued.broken, b.explain, func() error { return b.own.Write(b.at(b.lay.told), make([]byte, 4)) })
+	return checked(b.comm, b.host, &b.queued.broken, b.explain, func() error { return b.own.Write(b.at(b.lay.told), make([]byte, 4)) })
+}
+
+// closed is what a call of a buffer that is closed returns.
+func closed(c *doorbell.Comm, what string) error {
+	return fmt.Errorf("rank %d: %s: buffer: %w", c.Rank(), what, doorbell.ErrClosed)
 }
 
 // checked says what kernels left in the two results. A failure stays, and is in broken from then on; what is wrong with the
 // input is told once: clear has the kernels report again.
-func checked(results gpu.Ptr[Result], broken *error, explain func(*Result) error, clear func() error) error {
+func checked(c *doorbell.Comm, host *doorbell.Buffer, broken *error, explain func(*Result) error, clear func() error) error {
 	if *broken != nil {
 		return *broken
 	}
+	if host == nil {
+		return closed(c, "check")
+	}
+	results := gpu.Cast[Result](host.Ptr())
 	input, failure := results.Raw(), results.At(1).Raw()
 	if failure.Filled != 0 {
 		*broken = explain(failure)

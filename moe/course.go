@@ -82,7 +82,7 @@ func (b *Buffer) queue(c *course, st *doorbell.Stream, launched error) error {
 func (b *Buffer) ready(what string, st *doorbell.Stream, c *course) error {
 	switch {
 	case b.dc == nil:
-		return fmt.Errorf("rank %d: %s: buffer: %w", b.comm.Rank(), what, doorbell.ErrClosed)
+		return closed(b.comm, what)
 	case b.queued.broken != nil || c.broken != nil:
 		return fmt.Errorf("rank %d: %s: an earlier operation failed: %w", b.comm.Rank(), what, cmp.Or(b.queued.broken, c.broken))
 	case c.graph == nil && b.stream != nil && b.stream != st:

@@ -117,7 +117,7 @@ func (h *HTBuffer) free() error {
 
 // HTReceived is a dispatch's layout, and where its rows are. It may be combined, and dispatched again, any number of times,
 // until Layouts further dispatches have made layouts of their own. Rows and outputs are one place for all: the next
-// dispatch, of whatever layout, overwrites the rows.
+// dispatch, of whatever layout, overwrites the rows. It is not used after HTBuffer.Close: there is no memory then.
 type HTReceived struct {
 	h      *HTBuffer
 	tokens Tokens

@@ -290,7 +290,15 @@ func TestHTLayoutMisuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = h.Dispatch(st, x.in)
-	for _, err := range []error{err, h.Combine(st, last, x.out), h.DispatchAgain(st, last, x.in.X)} {
+	_, signals := h.Signals(ctx, st)
+	_, stats := h.Stats()
+	_, count := h.Count(last)
+	_, messages := h.Messages()
+	_, _, _, times := h.Times()
+	_, recovered := h.Recover(ctx)
+	for _, err := range []error{
+		err, h.Combine(st, last, x.out), h.DispatchAgain(st, last, x.in.X), signals, stats, count, messages, times, recovered,
+	} {
 		if !errors.Is(err, doorbell.ErrClosed) {
 			t.Errorf("on a closed buffer: %v", err)
 		}

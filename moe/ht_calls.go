@@ -181,7 +181,7 @@ func (h *HTBuffer) ready(what string, st *doorbell.Stream) error {
 	case h.broken != nil:
 		return fmt.Errorf("rank %d: %s: an earlier operation failed: %w", h.comm.Rank(), what, h.broken)
 	case h.dc == nil:
-		return fmt.Errorf("rank %d: %s: buffer: %w", h.comm.Rank(), what, doorbell.ErrClosed)
+		return closed(h.comm, what)
 	case st.Graph() == nil && h.stream != nil && h.stream != st:
 		return h.refuse(what, "operations of this buffer may still run on another stream: Wait or Check comes first")
 	}

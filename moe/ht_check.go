@@ -30,13 +30,20 @@ func (h *HTBuffer) Wait(ctx context.Context, st *doorbell.Stream) error {
 // is not: the other ranks' state is not known.
 func (h *HTBuffer) Check() error {
 	h.stream = nil
-	return checked(gpu.Cast[Result](h.host.Ptr()), &h.broken, h.explain, func() error { return h.own.Write(h.lay.told, make([]byte, 4)) })
+	return checked(h.comm, h.host, &h.broken, h.explain, func() error { return h.own.Write(h.lay.told, make([]byte, 4)) })
 }
 
-// readOne copies a T from this rank's own memory.
-func readOne[T any](h *HTBuffer, off int) (v T, err error) {
+// readOwn copies Ts from this rank's own memory.
+func readOwn[T any](h *HTBuffer, into []T, off int) error {
+	if h.own == nil {
+		return closed(h.comm, "read")
+	}
+	return doorbell.Read(h.comm, into, gpu.Cast[T](h.own.Ptr().Byte(uint64(off))))
+}
+
+func readOne[T any](h *HTBuffer, off int) (T, error) {
 	one := make([]T, 1)
-	err = doorbell.Read(h.comm, one, gpu.Cast[T](h.own.Ptr().Byte(uint64(off))))
+	err := readOwn(h, one, off)
 	return one[0], err
 }
 
@@ -88,6 +95,9 @@ type HTSignals struct{ Got, Want []uint64 }
 
 // Signals reads them.
 func (h *HTBuffer) Signals(ctx context.Context, st *doorbell.Stream) (s HTSignals, err error) {
+	if h.dc == nil {
+		return s, closed(h.comm, "signals")
+	}
 	n := h.opt.needs(&h.lay).Signals
 	mem, err := h.comm.Alloc(8 * n)
 	if err != nil {
@@ -147,7 +157,7 @@ func (h *HTBuffer) expected() ([]uint64, error) {
 
 func (h *HTBuffer) ways() ([]HTWay, error) {
 	ways := make([]HTWay, h.opt.Channels*h.lay.nodes)
-	return ways, doorbell.Read(h.comm, ways, gpu.Cast[HTWay](h.own.Ptr().Byte(uint64(h.lay.ways))))
+	return ways, readOwn(h, ways, h.lay.ways)
 }
 
 // Messages is how many messages this rank has put to other nodes, in all dispatches and combines so far.

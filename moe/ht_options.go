@@ -202,12 +202,12 @@ func (o HTOptions) AnswerBytes() int { return o.sizes(1).answer }
 // expert of the rank that has most, rounded up to 16.
 func (o HTOptions) LayoutBytes(ranks int) int {
 	o.Channels = max(o.Channels, 1)
-	return o.layout(ranks, 1).counts
+	return o.layout(max(ranks, 1), 1).counts
 }
 
 // sizes is the layout of a world of one node: what is of no world is right.
 func (o HTOptions) sizes(lsaSize int) htLayout {
-	o.Channels = max(o.Channels, 1)
+	o.Channels, lsaSize = max(o.Channels, 1), max(lsaSize, 1)
 	return o.layout(lsaSize, lsaSize)
 }
 
@@ -220,6 +220,7 @@ func (o HTOptions) sizes(lsaSize int) htLayout {
 //	+ layouts * 4 * (MaxTokens*ranks + channels*N*perChannel*G)         perChannel = ceil(MaxTokens/channels)
 //	+ channels * 2 * row + Needs.MemoryBytes + small tables
 func (o HTOptions) MemoryBytes(ranks, lsaSize int, device string) int {
+	ranks, lsaSize = max(ranks, 1), max(lsaSize, 1)
 	channels := softChannels
 	if device != "soft" {
 		channels = maxChannels

@@ -171,7 +171,7 @@ func (o Options) MessageBytes() int { return o.layout(1).msg }
 // AnswerBytes is the size of one answer: 2*hidden.
 func (o Options) AnswerBytes() int { return o.layout(1).row }
 
-// MemoryBytes is what a buffer takes of each rank's memory, exactly:
+// MemoryBytes is what a buffer takes of each rank's memory, exactly, with the backend proxy:
 //
 //	message = MessageBytes, row = Format.RowBytes(hidden), L = ceil(experts/ranks), C = tokens*copies
 //	D = outstanding; B = L*C, or tokens of PerRank
@@ -180,6 +180,7 @@ func (o Options) AnswerBytes() int { return o.layout(1).row }
 //	+ D*L*ranks*C*(row + 16 + 2*hidden)               packed rows, what is known of each, the experts' outputs
 //	+ Needs.MemoryBytes + small tables
 func (o Options) MemoryBytes(ranks, lsaSize int) int {
+	ranks = max(ranks, 1)
 	o.fill(ranks)
 	l := o.layout(ranks)
 	return l.recv + l.sets*l.stage + l.turns*(l.rows+l.outs+l.infos) + l.tables + resultBytes + o.needs(ranks).MemoryBytes(ranks, lsaSize)

@@ -33,7 +33,7 @@ func (x *Tokens) check(most int) string {
 }
 
 // Received is what a dispatch brought to this rank, when it has finished. It is valid until its combine has finished, or
-// Outstanding further dispatches have been started. Of a dispatch that was recorded, it is what each replay brings anew.
+// Outstanding further dispatches have been started, and not after Buffer.Close: there is no memory then. Of a dispatch that was recorded, it is what each replay brings anew.
 type Received struct {
 	b      *Buffer
 	course *course
@@ -85,7 +85,7 @@ func (r *Received) Counts() gpu.Ptr[uint32] {
 
 // name is what errors call it.
 func (r *Received) name() string {
-	if r.course.graph != nil {
+	if r.course != nil && r.course.graph != nil {
 		return fmt.Sprintf("dispatch %d of a graph", r.op)
 	}
 	return fmt.Sprintf("dispatch %d", r.op)

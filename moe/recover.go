@@ -27,6 +27,9 @@ func (b *Buffer) Ranks() []int { return slices.Clone(b.ranks) }
 // by default for the communicator's Timeout, and for this rank's stream. If it fails, say since one more rank died, it is
 // called again by all, or the buffer is closed.
 func (b *Buffer) Recover(ctx context.Context) ([]int, error) {
+	if b.closed {
+		return nil, closed(b.comm, "recover")
+	}
 	if err := b.recover(ctx); err != nil {
 		b.queued.broken = err
 		return nil, fmt.Errorf("rank %d: moe: recover: %w", b.comm.Rank(), err)
@@ -35,9 +38,6 @@ func (b *Buffer) Recover(ctx context.Context) ([]int, error) {
 }
 
 func (b *Buffer) recover(ctx context.Context) error {
-	if b.closed {
-		return fmt.Errorf("buffer: %w", doorbell.ErrClosed)
-	}
 	if err := withdraw(ctx, b.comm, b.stream, &b.dc, b.free); err != nil {
 		return err
 	}
@@ -62,6 +62,9 @@ func (h *HTBuffer) Ranks() []int { return slices.Clone(h.ranks) }
 // from then on, as with NoLSA, and the sums are those of such nodes: those who passed on what came for their node may be
 // among the missing.
 func (h *HTBuffer) Recover(ctx context.Context) ([]int, error) {
+	if h.closed {
+		return nil, closed(h.comm, "recover")
+	}
 	if err := h.recover(ctx); err != nil {
 		h.broken = err
 		return nil, fmt.Errorf("rank %d: moe: recover: %w", h.comm.Rank(), err)
@@ -70,9 +73,6 @@ func (h *HTBuffer) Recover(ctx context.Context) ([]int, error) {
 }
 
 func (h *HTBuffer) recover(ctx context.Context) error {
-	if h.closed {
-		return fmt.Errorf("buffer: %w", doorbell.ErrClosed)
-	}
 	if err := withdraw(ctx, h.comm, h.stream, &h.dc, h.free); err != nil {
 		return err
 	}

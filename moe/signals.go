@@ -19,6 +19,9 @@ type Signals struct {
 
 // Signals reads the buffer's signals when its operations are done: each must be what the routing says.
 func (b *Buffer) Signals(ctx context.Context, st *doorbell.Stream) (s Signals, err error) {
+	if b.dc == nil {
+		return s, closed(b.comm, "signals")
+	}
 	n, sets, experts := b.lay.boxes*b.lay.ranks, b.lay.sets, b.opt.Experts
 	mem, err := b.comm.AllocHost(8 * sets * (n + experts + 1))
 	if err != nil {

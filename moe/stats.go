@@ -5,7 +5,6 @@ package moe
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/doorbell-net/doorbell"
@@ -69,7 +68,7 @@ func (m meterTables) on(tables gpu.Ptr[byte]) Meter {
 func (m meterTables) read(c *doorbell.Comm, own *doorbell.Buffer, tables, last, locals int) (Stats, error) {
 	s := Stats{Rows: make([]uint64, locals), Last: make([]uint32, locals), Waited: make([]time.Duration, m.ranks)}
 	if own == nil {
-		return s, fmt.Errorf("rank %d: stats: buffer: %w", c.Rank(), doorbell.ErrClosed)
+		return s, closed(c, "stats")
 	}
 	var ways [2]Traffic
 	get := func(table int, into any) error {
