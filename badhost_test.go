@@ -216,6 +216,23 @@ func TestBadMemory(t *testing.T) {
 	if err != nil || s.Len() != 90 || len(s.Bytes()) != 90 || s.Ptr().Addr() != b.Ptr().Addr()+10 {
 		t.Errorf("slice of the last 90 bytes: %v", err)
 	}
+	if err := b.Free(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{b.Write(0, []byte{1}), b.Read(0, []byte{1}), s.Write(0, []byte{1}), s.Read(0, []byte{1})} {
+		if says(t, err, "memory that was freed", "rank 0"); !errors.Is(err, doorbell.ErrClosed) {
+			t.Errorf("memory that was freed: %v", err)
+		}
+	}
+	each(t, local(t, 4, doorbell.Options{}), func(r *rank) {
+		if err := r.Reserve(r.ctx, 1<<62); !errors.Is(err, doorbell.ErrOutOfMemory) {
+			r.fail("4 ranks reserve 2^64 bytes: %v", err)
+		}
+		bytes := r.Rank() - 1
+		if err := r.Reserve(r.ctx, bytes); (err == nil) != (bytes >= 0) {
+			r.fail("reserve %d bytes: %v", bytes, err)
+		}
+	})
 }
 
 // TestBadCalls has ranks that make different collective calls, or fewer: each gets an error that names both, and does
@@ -255,6 +272,22 @@ func TestBadCalls(t *testing.T) {
 	})
 }
 
+// TestNilCause: who gives no reason is told apart from a format that went wrong.
+func TestNilCause(t *testing.T) {
+	cs := local(t, 3, doorbell.Options{})
+	if err := cs[0].Expel(2, nil); err != nil {
+		t.Fatal(err)
+	}
+	each(t, cs[:2], func(r *rank) {
+		_, err := r.Survivors(r.ctx)
+		r.must(err)
+		says(r, r.Lost()[2], "expelled", "expelled by rank 0: no cause given")
+		r.Abort(nil)
+		_, err = r.Alloc(1)
+		says(r, err, "aborted", "aborted: no cause given")
+	})
+}
+
 // TestAfterClose calls what is closed.
 func TestAfterClose(t *testing.T) {
 	c := local(t, 1, doorbell.Options{})[0]
@@ -281,6 +314,7 @@ func TestAfterClose(t *testing.T) {
 	closed("barrier", c.Barrier(t.Context()))
 	_, err = c.AllGather(t.Context(), nil)
 	closed("all-gather", err)
+	says(t, doorbell.Launch(st, gpu.Kernel[struct{}]{}, one, struct{}{}), "launch of no kernel", "rank 0", "gpu.NewKernel")
 	nop := kernel("nop", func(gpu.Thread) {})
 	closed("launch", doorbell.Launch(st, nop, one, struct{}{}))
 	closed("launch on a new stream", doorbell.Launch(c.Stream(), nop, one, struct{}{}))

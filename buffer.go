@@ -3,9 +3,11 @@
 package doorbell
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/doorbell-net/doorbell/gpu"
@@ -21,8 +23,8 @@ type Buffer struct {
 	off  int
 	n    int
 
-	mu    sync.Mutex // root: what follows
-	users int        // windows over it
+	mu    sync.RWMutex // root: what follows, and its memory against Free
+	users int          // windows over it
 	freed bool
 }
 
@@ -57,22 +59,31 @@ func (c *Comm) take(what string, bytes int, from func(int) (device.Memory, error
 }
 
 // Write copies src to offset off, Read copies from there into dst, on every device, beside what runs on it. They are for
-// setting up and looking. An error names the span and the buffer's size.
+// setting up and looking. An error names the span and the buffer's size, or wraps ErrClosed after Free.
 func (b *Buffer) Write(off int, src []byte) error {
-	err := ofKind(ErrInvalid, device.Span("write buffer", off, len(src), b.n))
-	if err == nil {
-		err = b.mem.Write(b.off+off, src)
-	}
-	return b.named(err)
+	return b.access("write buffer", off, src, b.mem.Write)
 }
 
 // Read is Write's other direction.
 func (b *Buffer) Read(off int, dst []byte) error {
-	err := ofKind(ErrInvalid, device.Span("read buffer", off, len(dst), b.n))
-	if err == nil {
-		err = b.mem.Read(b.off+off, dst)
+	return b.access("read buffer", off, dst, b.mem.Read)
+}
+
+func (b *Buffer) access(what string, off int, mem []byte, do func(off int, mem []byte) error) error {
+	r := b.root
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	err := ofKind(ErrInvalid, device.Span(what, off, len(mem), b.n))
+	if err == nil && r.freed {
+		err = fmt.Errorf("%s: %w", what, ErrClosed)
 	}
-	return b.named(err)
+	if err == nil {
+		err = do(b.off+off, mem)
+	}
+	if err != nil {
+		err = fmt.Errorf("rank %d: %w", b.comm.rank, err)
+	}
+	return err
 }
 
 // Read copies values from an address of kernels', in any buffer of this rank that was not freed, into dst; Write copies src to
@@ -111,13 +122,6 @@ func (c *Comm) holding(what string, at uint64, mem []byte, do func(*Buffer, int,
 		return ofKind(ErrInvalid, fmt.Errorf("rank %d: %s: %d bytes at %#x, which is in no buffer of this rank", c.rank, what, len(mem), at))
 	}
 	return do(in, int(at-in.Ptr().Addr()), mem)
-}
-
-func (b *Buffer) named(err error) error {
-	if err != nil {
-		err = fmt.Errorf("rank %d: %w", b.comm.rank, err)
-	}
-	return err
 }
 
 // Slice is bytes [off, off+n) of the buffer. It shares its memory and ends with it.
@@ -183,16 +187,18 @@ func (b *Buffer) unuse() {
 	b.root.mu.Unlock()
 }
 
-// Reserve says beforehand whether each rank can take so many bytes: the ranks of one machine are added up. Collective.
-// Nothing is taken. The error wraps ErrOutOfMemory, and is the same on all ranks.
+// Reserve says beforehand whether each rank can take so many bytes, 0 or more: the ranks of one machine are added up.
+// Collective. Nothing is taken. The error wraps ErrOutOfMemory, and is the same on all ranks of a machine.
 func (c *Comm) Reserve(ctx context.Context, bytes int) error {
-	have, known := sys.MemAvailable()
-	text, err := json.Marshal([]uint64{uint64(bytes), have})
-	if err != nil {
-		return err
+	var err error
+	if bytes < 0 {
+		err = ofKind(ErrInvalid, fmt.Errorf("rank %d: reserve: %d bytes asked for, 0 or more are accepted", c.rank, bytes))
+		bytes = 0 // for the others, who are not to wait
 	}
-	all, err := c.AllGather(ctx, text)
-	if err != nil || !known {
+	have, known := sys.MemAvailable()
+	text, jerr := json.Marshal([]uint64{uint64(bytes), have})
+	all, gerr := c.AllGather(ctx, text)
+	if err = cmp.Or(err, jerr, gerr); err != nil || !known {
 		return err
 	}
 	need, host := uint64(0), 0
@@ -205,7 +211,7 @@ func (c *Comm) Reserve(ctx context.Context, bytes int) error {
 			return fmt.Errorf("rank %d: memory of rank %d: %q is not two numbers", c.rank, r, t)
 		}
 		if c.group.SameHost(r) {
-			need += v[0]
+			need += min(v[0], math.MaxUint64-need)
 			have = min(have, v[1])
 			host++
 		}

@@ -246,6 +246,9 @@ func (c *Comm) Expel(rank int, cause error) error {
 	if err := c.live("expel"); err != nil {
 		return err
 	}
+	if cause == nil {
+		cause = errNoCause
+	}
 	return c.group.Expel(rank, cause)
 }
 
@@ -292,9 +295,17 @@ func (c *Comm) lose(rank int, cause error) {
 	}
 }
 
+// errNoCause stands for a cause that is nil.
+var errNoCause = errors.New("no cause given")
+
 // Abort ends every wait of this rank, on host and device, with Aborted. The communicator is of no use afterwards but
 // to be closed. The first call counts. It is safe from any goroutine.
-func (c *Comm) Abort(cause error) { c.end(abi.Aborted, fmt.Errorf("%w: %w", ErrAborted, cause)) }
+func (c *Comm) Abort(cause error) {
+	if cause == nil {
+		cause = errNoCause
+	}
+	c.end(abi.Aborted, fmt.Errorf("%w: %w", ErrAborted, cause))
+}
 
 // Revoke is Abort with the status Revoked: the communicator is given up, though nothing failed.
 func (c *Comm) Revoke() { c.end(abi.Revoked, ErrRevoked) }

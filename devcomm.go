@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"os"
 	"reflect"
 	"sync"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device"
-	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/gdaki"
 	"github.com/doorbell-net/doorbell/internal/proxy"
 	"github.com/doorbell-net/doorbell/internal/sys"
@@ -75,8 +73,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	if err != nil {
 		return nil, err
 	}
-	depth, err := env.QueueDepth.Get(os.LookupEnv)
-	n.fill(depth)
+	err = n.fill()
 	dc := &DevComm{comm: c, needs: n}
 	if err = cmp.Or(ofKind(ErrInvalid, cmp.Or(err, n.check())), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
 		p := newPlan(n, c.size, c.lsaSize, c.nic != nil)

@@ -25,7 +25,7 @@ type replayHook struct {
 	did func(*Stream)
 }
 
-// Graph records what f launches on the stream that it gets; nothing runs. That stream takes launches only: its events and
+// Graph records what f launches on the stream that it gets; nothing runs. That stream takes launches only, until f returns: its events and
 // waits are refused, and then no graph is made. The error is f's, or wraps ErrBusy while kernels of this process run that a GPU
 // would wait for. It is not collective, though ranks that record the same replay the same.
 func (c *Comm) Graph(f func(*Stream) error) (*Graph, error) {
@@ -49,7 +49,7 @@ func (s *Stream) Graph() *Graph { return s.graph }
 
 // AtReplay is for who keeps account on the host of what a graph's kernels do. While the graph is recorded, it leaves two
 // functions: may is asked before each replay, with the stream that it is to be queued on, and an error of it refuses the
-// replay, so that nothing is queued; did is told of each that was queued.
+// replay, so that nothing is queued; did is told of each that was queued. nil is nobody.
 func (g *Graph) AtReplay(may func(*Stream) error, did func(*Stream)) {
 	g.hooks = append(g.hooks, replayHook{may, did})
 }
@@ -71,6 +71,9 @@ func (s *Stream) replay(g *Graph) error {
 		return fmt.Errorf("replay: the graph is not recorded")
 	}
 	for _, h := range g.hooks {
+		if h.may == nil {
+			continue
+		}
 		if err := h.may(s); err != nil {
 			return fmt.Errorf("replay: %w", err)
 		}
@@ -79,14 +82,19 @@ func (s *Stream) replay(g *Graph) error {
 		return err
 	}
 	for _, h := range g.hooks {
-		h.did(s)
+		if h.did != nil {
+			h.did(s)
+		}
 	}
 	s.launched()
 	return nil
 }
 
-// Close ends the graph. Replays that are queued are done all the same.
+// Close ends the graph. Replays that are queued are done all the same. One that is being recorded is refused.
 func (g *Graph) Close() error {
+	if g.dev == nil {
+		return ofKind(ErrBusy, fmt.Errorf("rank %d: close graph: it is being recorded", g.comm.rank))
+	}
 	g.once.Do(func() {
 		g.err = g.dev.Close()
 		g.comm.mu.Lock()

@@ -112,7 +112,11 @@ func TestGraphAtReplay(t *testing.T) {
 			}
 			return nil
 		}, func(*doorbell.Stream) {})
+		rec.Graph().AtReplay(nil, nil)
 		early = s.Replay(rec.Graph())
+		if err := rec.Graph().Close(); !errors.Is(err, doorbell.ErrBusy) {
+			t.Errorf("close while it is recorded: %v", err)
+		}
 		return doorbell.Launch(rec, kernel("run", func(gpu.Thread) { runs++ }), one, struct{}{})
 	})
 	if err != nil {

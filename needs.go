@@ -3,10 +3,13 @@
 package doorbell
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/doorbell-net/doorbell/internal/abi"
+	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/netplugin"
 	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
 )
@@ -83,16 +86,13 @@ const (
 	maxLLSlots  = 1 << 16
 )
 
-func (n *Needs) fill(depth int) {
-	if n.Contexts == 0 {
-		n.Contexts = 1
-	}
+// fill puts the default where a field is zero. The error is of the variable that one is taken from.
+func (n *Needs) fill() (err error) {
+	n.Contexts, n.SmallPut = cmp.Or(n.Contexts, 1), cmp.Or(n.SmallPut, 8)
 	if n.QueueDepth == 0 {
-		n.QueueDepth = depth
+		n.QueueDepth, err = env.QueueDepth.Get(os.LookupEnv)
 	}
-	if n.SmallPut == 0 {
-		n.SmallPut = 8
-	}
+	return err
 }
 
 // total is the needs with those of its resources added, and none of them.
@@ -235,7 +235,7 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 	return p
 }
 
-// MemoryBytes is what a device communicator with these needs takes of each rank's memory:
+// MemoryBytes is what a device communicator with these needs, defaults filled in, takes of each rank's memory:
 //
 //	queues = contexts * (ranks, or nodes with Rail)
 //	64*depth*queues (descriptors) + 320*depth*queues (cells, if SmallPut > 8) + 136*queues
@@ -244,6 +244,7 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 //
 // With the backend gdaki descriptors take 256*depth*queues, and where there are counters twice that; there are no cells.
 func (n Needs) MemoryBytes(ranks, lsaSize int) int {
-	p := newPlan(n, ranks, lsaSize, false)
+	_ = n.fill() // DevComm says it
+	p := newPlan(n, max(ranks, 1), max(lsaSize, 1), false)
 	return p.net + p.peer + p.dev + p.host
 }

@@ -132,6 +132,22 @@ func progNoCutSignal(r *rank) {
 	r.drop(dc, recv, send)
 }
 
+// TestMemoryBytes: what needs say beforehand is what a device communicator takes.
+func TestMemoryBytes(t *testing.T) {
+	each(t, local(t, 4, doorbell.Options{RanksPerNode: 2}), func(r *rank) {
+		for _, n := range []doorbell.Needs{
+			{}, {Signals: 8}, {Rail: true, SmallPut: 256, QueueDepth: 2},
+			{Contexts: 3, Signals: 5, Counters: 7, Barriers: 2, LLA2ABlocks: 2, LLA2ASlots: 9, Resources: []doorbell.Resource{{Name: "x", Signals: 11}}},
+		} {
+			dc := r.devComm(n)
+			if got, want := n.MemoryBytes(4, 2), dc.MemoryBytes(); got != want {
+				r.fail("%+v: %d bytes, of which it takes %d", n, got, want)
+			}
+			r.drop(dc)
+		}
+	})
+}
+
 // TestResources gives two parts of a program ids of their own in one device communicator.
 func TestResources(t *testing.T) {
 	each(t, local(t, 2, doorbell.Options{}), func(r *rank) {

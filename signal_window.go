@@ -38,14 +38,13 @@ const maxSignalWindow = 1 << 28
 func (c *Comm) RegisterSignals(ctx context.Context, signals int) (*SignalWindow, error) {
 	const what = "register signals"
 	err := c.live(what)
+	if err != nil {
+		return nil, err
+	}
 	w := &SignalWindow{comm: c, imported: Window{comm: c}}
-	if err == nil {
-		if err = w.alloc(signals); err == nil {
-			err = w.register(ctx)
-		} else {
-			err = c.refuse(ctx, what, err)
-		}
-	} else if c.ctx.Err() == nil {
+	if err = w.alloc(signals); err == nil {
+		err = w.register(ctx)
+	} else {
 		err = c.refuse(ctx, what, err)
 	}
 	if err != nil {

@@ -47,6 +47,9 @@ func (c *Comm) Stream() *Stream {
 // Launch queues a kernel with its arguments and returns. A stream whose kernel failed returns that failure. It is a
 // function since methods of Go have no type parameters: the arguments' type is checked when it is compiled.
 func Launch[A any](s *Stream, k gpu.Kernel[A], g Grid, args A) error {
+	if k.Code() == nil {
+		return ofKind(ErrInvalid, fmt.Errorf("rank %d: launch: the zero Kernel: one that gpu.NewKernel made is accepted", s.comm.rank))
+	}
 	if err := s.dev.Launch(k.Bind(args), g); err != nil {
 		return fmt.Errorf("rank %d: kernel %s: %w", s.comm.rank, k.Name(), err)
 	}
@@ -78,7 +81,7 @@ func (c *Comm) Foreign() (ended func()) {
 // Record is an event that is done when all that was queued so far is.
 func (s *Stream) Record() *Event { return &Event{s, s.dev.Record()} }
 
-// WaitEvent makes later launches wait for an event of this communicator.
+// WaitEvent makes later launches wait for an event of this communicator. One of another is a failure of the stream.
 func (s *Stream) WaitEvent(e *Event) { s.dev.WaitEvent(e.dev) }
 
 // Wait waits until all that was queued is done, moving data meanwhile where nobody else does. It returns the failure

@@ -49,22 +49,23 @@ type offer struct {
 // fails on one rank it fails on all, with that rank's reason.
 func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
 	err := c.live("register")
-	if err == nil && b == nil {
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case b == nil:
 		err = ofKind(ErrInvalid, errors.New("no buffer"))
-	}
-	if err == nil && b.comm != c {
+	case b.comm != c:
 		err = ofKind(ErrInvalid, fmt.Errorf("the buffer is of rank %d's communicator", b.comm.rank))
-	}
-	if err == nil {
+	default:
 		err = b.use()
 	}
 	used := err == nil
 	w := &Window{comm: c, buf: b}
-	if err == nil {
+	if used {
 		err = w.register(ctx)
-	} else if c.ctx.Err() == nil {
-		// The others are told, so that they do not wait for this rank.
-		err = c.refuse(ctx, "register", err)
+	} else {
+		err = c.refuse(ctx, "register", err) // the others are not to wait for this rank
 	}
 	if err != nil {
 		w.unmap()
