@@ -39,7 +39,7 @@ func says(t *testing.T, err error, words ...string) {
 // TestNotAvailable: why there is no device is said in a line, with what is asked for and what there is.
 func TestNotAvailable(t *testing.T) {
 	_, err := cuda.Open(cuda.Options{Library: "libcuda-of-nobody.so.1"})
-	refused(t, err, "libcuda-of-nobody.so.1 cannot be loaded", "--device soft")
+	refused(t, err, "open library libcuda-of-nobody.so.1", "--device soft")
 
 	empty := filepath.Join(t.TempDir(), "libcuda.so.1")
 	if out, err := exec.Command("gcc", "-shared", "-o", empty, "-x", "c", os.DevNull).CombinedOutput(); err == nil {

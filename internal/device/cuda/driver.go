@@ -191,7 +191,7 @@ func load(path string) (*driver, error) {
 	}
 	lib, err := ffi.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s cannot be loaded: %w: %w; doorbell runs without a GPU with --device soft", path, err, device.ErrNotAvailable)
+		return nil, fmt.Errorf("NVIDIA's driver: %w: %w; doorbell runs without a GPU with --device soft", err, device.ErrNotAvailable)
 	}
 	d := &driver{path: path}
 	if d.connections, err = setEnvironment(); err != nil {

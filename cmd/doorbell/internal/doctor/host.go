@@ -145,7 +145,7 @@ func rdma(_ context.Context, m *Machine, _ Options) Result {
 		found = append(found, line)
 	}
 	slices.Sort(found)
-	return Result{Limited, false, strings.Join(found, "\n") + "\nfound, not used yet", ""}
+	return Result{Limited, false, strings.Join(found, "\n") + "\nfor kernels alone, by --backend gdaki, which has run on none yet", ""}
 }
 
 func plural(n int, what string) string {
