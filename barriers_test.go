@@ -4,6 +4,7 @@ package doorbell_test
 
 import (
 	"fmt"
+
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"

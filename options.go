@@ -23,7 +23,7 @@ import (
 // not there from the defaults.
 type Options struct {
 	// Net is the network plugin: auto (shm where each rank's memory reaches each, else tcp), shm, tcp, or another that is
-	// registered; fault+NAME misbehaves.
+	// registered; fault+NAME misbehaves, in programs that import netplugin/fault.
 	Net string
 	// Backend drives the network: proxy, a thread of the host for kernels; gdaki, kernels themselves, by a NIC that they write
 	// WQEs for: DOORBELL_NIC, or a real one that all ranks have, or softnic, an emulated one over Net; auto, gdaki where all
