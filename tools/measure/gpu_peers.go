@@ -59,8 +59,11 @@ func peerCases() []gpuCase {
 	for _, k := range []struct{ ours, raw, what string }{{"LSA copy", "stores", "128 MiB by stores, 1,024 threads a block"}, {"LSA bulk copy", "bulk copies", "128 MiB by bulk copies, one thread a block"}} {
 		for _, blocks := range []int{4, 8, 16, 32, 64, 132} {
 			target := ""
-			if blocks >= 16 {
-				target = "at least 0.9x"
+			switch {
+			case blocks >= 64:
+				target = "at least 0.92x"
+			case blocks >= 16:
+				target = "at least 0.84x"
 			}
 			ours := figureGBps(fmt.Sprintf("%s to the other GPU, %d blocks", k.ours, blocks))
 			all = append(all,

@@ -125,7 +125,7 @@ Fake GPU, 1.2.3'`)
 	if err := runGPU(dir, &out, 2, "LSA copy, 16 blocks", func(int) []gpuCase { return peerCases() }); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{`"ratio":{"min":0.75,"median":0.75,"max":0.75}`, `"ours":{"min":300,`, `"theirs":{"min":350,`, "2 x Fake GPU, driver 1.2.3", `"command":"doorbell run -n 2`} {
+	for _, want := range []string{`"ratio":{"min":0.75,"median":0.75,"max":0.75}`, `"ours":{"min":300,`, `"theirs":{"min":350,`, "2 x Fake GPU, driver 1.2.3", `"command":"doorbell run -n 2`, `"target":"at least 0.84x"`} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %s in\n%s", want, out.String())
 		}
