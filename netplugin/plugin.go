@@ -265,24 +265,23 @@ var (
 	wrappers = map[string]Wrapper{}
 )
 
-// RegisterWrapper makes a wrapper known by its name. It panics when the name is taken.
-func RegisterWrapper(w Wrapper) {
-	mu.Lock()
-	defer mu.Unlock()
-	if _, taken := wrappers[w.Name()]; taken {
-		panic(fmt.Sprintf("netplugin: two wrappers are named %q", w.Name()))
-	}
-	wrappers[w.Name()] = w
-}
+// RegisterWrapper makes a wrapper known by its name. It panics when the name is taken, or is none of a plugin (Plugin.Name).
+func RegisterWrapper(w Wrapper) { register("wrapper", wrappers, w.Name(), w) }
 
-// Register makes a plugin known by its name; package init functions call it. It panics when the name is taken.
-func Register(p Plugin) {
+// Register makes a plugin known by its name; package init functions call it. It panics when the name is taken, or is none
+// (Plugin.Name).
+func Register(p Plugin) { register("plugin", plugins, p.Name(), p) }
+
+func register[V any](what string, known map[string]V, name string, v V) {
+	if name == "" || name != strings.ToLower(name) || strings.Contains(name, "+") {
+		panic(fmt.Sprintf("netplugin: a %s is named %q: lower case without + is accepted", what, name))
+	}
 	mu.Lock()
 	defer mu.Unlock()
-	if _, taken := plugins[p.Name()]; taken {
-		panic(fmt.Sprintf("netplugin: two plugins are named %q", p.Name()))
+	if _, taken := known[name]; taken {
+		panic(fmt.Sprintf("netplugin: two %ss are named %q", what, name))
 	}
-	plugins[p.Name()] = p
+	known[name] = v
 }
 
 // Lookup finds a plugin by its name, "shm", or with wrappers in front of it, "fault+shm". The error lists those that

@@ -75,16 +75,19 @@ func TestWrapRefuses(t *testing.T) {
 	}
 }
 
-// TestRegisterTwice: a name that is taken is a mistake of the program.
-func TestRegisterTwice(t *testing.T) {
-	for what, register := range map[string]func(){
-		"plugins":  func() { netplugin.Register(named("one")) },
-		"wrappers": func() { netplugin.RegisterWrapper(namedWrapper("in")) },
+// TestRegisterRefuses: a name that is taken, or that no lookup finds, is a mistake of the program.
+func TestRegisterRefuses(t *testing.T) {
+	for words, register := range map[string]func(){
+		`two plugins are named "one"`:  func() { netplugin.Register(named("one")) },
+		`two wrappers are named "in"`:  func() { netplugin.RegisterWrapper(namedWrapper("in")) },
+		`a plugin is named ""`:         func() { netplugin.Register(named("")) },
+		`a plugin is named "One"`:      func() { netplugin.Register(named("One")) },
+		`a wrapper is named "in+side"`: func() { netplugin.RegisterWrapper(namedWrapper("in+side")) },
 	} {
 		func() {
 			defer func() {
-				if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "two "+what) {
-					t.Errorf("registering two %s: panic %v", what, p)
+				if p := recover(); !strings.Contains(fmt.Sprint(p), words) {
+					t.Errorf("panic %v, want %s", p, words)
 				}
 			}()
 			register()

@@ -209,6 +209,11 @@ type seeing struct {
 	e *seen
 }
 
+// under is the one that there is.
+var under = &seen{}
+
+func init() { netplugin.Register(seeing{e: under}) }
+
 func (seeing) Name() string { return "seeing" }
 
 func (p seeing) Open(netplugin.Config) (netplugin.Endpoint, error) { return p.e, nil }
@@ -217,8 +222,6 @@ func (p seeing) Open(netplugin.Config) (netplugin.Endpoint, error) { return p.e,
 // be connected still has to be.
 func TestDeviceAddress(t *testing.T) {
 	good := bytes.Repeat([]byte{7}, 100)
-	under := &seen{}
-	netplugin.Register(seeing{e: under})
 	for _, inject := range []string{netplugin.InjectBitFlip, netplugin.InjectLostPut} {
 		for _, host := range []bool{true, false} {
 			e, err := lookup(t, "fault+seeing", netplugin.Faults{Inject: inject}).Open(netplugin.Config{Ranks: 1})
