@@ -22,11 +22,15 @@ func (*newNIC) Open(devnic.Config) (devnic.NIC, error) { return nil, errors.New(
 func (n *newNIC) Probe() error                         { n.probed++; return nil }
 func (*newNIC) Untried()                               {}
 
+// untried is the one that there is.
+var untried newNIC
+
+func init() { devnic.Register(&untried) }
+
 // TestLookForUntried: a real NIC that no program has used yet is asked for, and taken, by a forced gdaki and by its name, and auto
 // does not even ask.
 func TestLookForUntried(t *testing.T) {
-	n := &newNIC{}
-	devnic.Register(n)
+	n := &untried
 	for _, c := range []struct {
 		backend, nic string
 		taken        bool
