@@ -149,12 +149,19 @@ func (c *Comm) gather(ctx context.Context, name string, mine bootstrap.Blob) ([]
 	defer cancel()
 	blobs, err := c.group.AllGather(ctx, name, mine)
 	if err != nil {
-		if cause := context.Cause(c.ctx); cause != nil {
-			err = errors.Join(cause, err)
-		}
-		return nil, fmt.Errorf("rank %d: %s: %w", c.rank, name, err)
+		return nil, c.ofGroup(name, err)
 	}
 	return blobs, nil
+}
+
+// ofGroup is an error of the group, which may have failed since the communicator ends.
+func (c *Comm) ofGroup(what string, err error) error {
+	if cause := context.Cause(c.ctx); cause != nil {
+		err = errors.Join(cause, err)
+	} else if errors.Is(err, bootstrap.ErrClosed) {
+		err = ofKind(ErrClosed, err)
+	}
+	return fmt.Errorf("rank %d: %s: %w", c.rank, what, err)
 }
 
 // bound is ctx, ended by the communicator's end and by the default deadline if it has none.
@@ -223,7 +230,7 @@ func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	defer cancel()
 	set, err := c.group.Survivors(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("rank %d: survivors: %w", c.rank, err)
+		return nil, c.ofGroup("survivors", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,7 +256,14 @@ func (c *Comm) Expel(rank int, cause error) error {
 	if cause == nil {
 		cause = errNoCause
 	}
-	return c.group.Expel(rank, cause)
+	err := c.group.Expel(rank, cause)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, bootstrap.ErrClosed) {
+		err = ofKind(ErrInvalid, err)
+	}
+	return c.ofGroup("expel", err)
 }
 
 // Members are the ranks that collectives are among, rising: all, or those of the last Survivors.

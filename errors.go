@@ -16,7 +16,7 @@ import (
 
 // Errors that are compared with errors.Is.
 var (
-	ErrClosed       = errors.New("closed")
+	ErrClosed       = device.ErrClosed
 	ErrNotSupported = errors.New("not built yet")
 	ErrCannot       = errors.New("the network or device cannot")
 	ErrOutOfMemory  = device.ErrOutOfMemory

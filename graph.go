@@ -3,6 +3,7 @@
 package doorbell
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -65,10 +66,10 @@ func (s *Stream) Replay(g *Graph) error {
 
 func (s *Stream) replay(g *Graph) error {
 	if g == nil || g.comm != s.comm {
-		return fmt.Errorf("replay: the graph is none of this communicator's")
+		return ofKind(ErrInvalid, errors.New("replay: the graph is none of this communicator's"))
 	}
 	if g.dev == nil {
-		return fmt.Errorf("replay: the graph is not recorded")
+		return ofKind(ErrInvalid, errors.New("replay: the graph is not recorded"))
 	}
 	for _, h := range g.hooks {
 		if h.may == nil {

@@ -9,7 +9,7 @@
 //
 // # Order
 //
-// Operations are not ordered, with one exception: a signal is strong. It becomes visible at the target only after
+// Operations are not ordered, with one exception: a strong signal. It becomes visible at the target only after
 // every earlier put of the same context to the same peer is visible there. Nothing orders two contexts.
 //
 // # Waits

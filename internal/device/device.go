@@ -163,6 +163,8 @@ var (
 	// ErrBusy: a kernel runs that this would wait for, and that may wait for what the caller does next. Call again when the
 	// streams of this process's ranks are idle.
 	ErrBusy = errors.New("a kernel is running")
+	// ErrClosed: the stream or the graph has ended.
+	ErrClosed = errors.New("closed")
 	// ErrNotAvailable: there is no such device here.
 	ErrNotAvailable = errors.New("device not available")
 )

@@ -86,7 +86,7 @@ func (s *stream) Replay(g device.Graph) error {
 		return fmt.Errorf("replay: the graph is of another device")
 	}
 	if own.closed.Load() {
-		return fmt.Errorf("replay: the graph is closed")
+		return fmt.Errorf("replay: the graph is %w", device.ErrClosed)
 	}
 	if err := s.enter(); err != nil {
 		return err

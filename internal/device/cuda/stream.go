@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 )
 
-var errStreamClosed = errors.New("launch: the stream is closed")
+var errStreamClosed = fmt.Errorf("launch: the stream is %w", device.ErrClosed)
 
 const (
 	streamNonBlocking = 1 // CU_STREAM_NON_BLOCKING: the NULL stream, which nobody here uses, waits for it and it for none

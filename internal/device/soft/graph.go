@@ -87,7 +87,7 @@ func (s *stream) Replay(g device.Graph) error {
 	}
 	for n := own.users.Load(); ; n = own.users.Load() {
 		if n == 0 {
-			return fmt.Errorf("replay: the graph is closed")
+			return fmt.Errorf("replay: the graph is %w", device.ErrClosed)
 		}
 		if own.users.CompareAndSwap(n, n+1) {
 			break

@@ -4,7 +4,6 @@ package soft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -13,7 +12,7 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device"
 )
 
-var errStreamClosed = errors.New("launch: the stream is closed")
+var errStreamClosed = fmt.Errorf("launch: the stream is %w", device.ErrClosed)
 
 // item is what a stream does: run a grid, move data, or wait for a point of a stream.
 type item struct {
