@@ -40,9 +40,10 @@ func (c *Comm) AllocHost(bytes int) (*Buffer, error) {
 }
 
 func (c *Comm) take(what string, bytes int, from func(int) (device.Memory, error)) (*Buffer, error) {
-	if err := c.live(what); err != nil {
+	if err := c.begin(what); err != nil {
 		return nil, err
 	}
+	defer c.calls.Done()
 	if bytes < 1 {
 		return nil, ofKind(ErrInvalid, fmt.Errorf("rank %d: %s: %d bytes asked for, at least 1 is accepted", c.rank, what, bytes))
 	}

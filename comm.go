@@ -43,7 +43,11 @@ type Comm struct {
 
 	ctx    context.Context // ends with Abort, Revoke and Close
 	cancel context.CancelCauseFunc
-	ticked chan struct{} // the housekeeper has ended
+	// Collective calls end with calling, as soon as Close begins; calls counts those that make something, which Close waits for.
+	calling context.Context
+	hangUp  context.CancelCauseFunc
+	calls   sync.WaitGroup
+	ticked  chan struct{} // the housekeeper has ended
 
 	mu       sync.Mutex
 	closed   bool
@@ -125,8 +129,10 @@ func (c *Comm) Timeout() time.Duration { return c.opt.Timeout }
 
 // Barrier waits until each rank has called it. Collective.
 func (c *Comm) Barrier(ctx context.Context) error {
-	_, err := c.gather(ctx, "barrier", bootstrap.Blob{})
-	return err
+	if _, err := c.gather(ctx, "barrier", bootstrap.Blob{}); err != nil {
+		return fmt.Errorf("rank %d: barrier: %w", c.rank, err)
+	}
+	return nil
 }
 
 // AllGather gives each rank's bytes to all, by rank; nil for one that is out, see Survivors. Collective: it is for set-up,
@@ -134,7 +140,7 @@ func (c *Comm) Barrier(ctx context.Context) error {
 func (c *Comm) AllGather(ctx context.Context, mine []byte) ([][]byte, error) {
 	blobs, err := c.gather(ctx, "all-gather", bootstrap.Blob{Bytes: mine})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("rank %d: all-gather: %w", c.rank, err)
 	}
 	out := make([][]byte, len(blobs))
 	for i, b := range blobs {
@@ -149,19 +155,17 @@ func (c *Comm) gather(ctx context.Context, name string, mine bootstrap.Blob) ([]
 	defer cancel()
 	blobs, err := c.group.AllGather(ctx, name, mine)
 	if err != nil {
-		return nil, c.ofGroup(name, err)
+		return nil, c.ofGroup(err)
 	}
 	return blobs, nil
 }
 
-// ofGroup is an error of the group, which may have failed since the communicator ends.
-func (c *Comm) ofGroup(what string, err error) error {
-	if cause := context.Cause(c.ctx); cause != nil {
-		err = errors.Join(cause, err)
-	} else if errors.Is(err, bootstrap.ErrClosed) {
-		err = ofKind(ErrClosed, err)
+// ofGroup is an error of the group, which says rank and call, with the communicator's end if that is why.
+func (c *Comm) ofGroup(err error) error {
+	if cause := context.Cause(c.calling); cause != nil {
+		return errors.Join(cause, err)
 	}
-	return fmt.Errorf("rank %d: %s: %w", c.rank, what, err)
+	return err
 }
 
 // bound is ctx, ended by the communicator's end and by the default deadline if it has none.
@@ -171,7 +175,7 @@ func (c *Comm) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 		ctx, undo = context.WithTimeoutCause(ctx, c.opt.Timeout, fmt.Errorf("no end within %v: %w", c.opt.Timeout, context.DeadlineExceeded))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
+	stop := context.AfterFunc(c.calling, func() { cancel(context.Cause(c.calling)) })
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -230,7 +234,7 @@ func (c *Comm) Survivors(ctx context.Context) ([]int, error) {
 	defer cancel()
 	set, err := c.group.Survivors(ctx)
 	if err != nil {
-		return nil, c.ofGroup("survivors", err)
+		return nil, fmt.Errorf("rank %d: survivors: %w", c.rank, c.ofGroup(err))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,14 +260,12 @@ func (c *Comm) Expel(rank int, cause error) error {
 	if cause == nil {
 		cause = errNoCause
 	}
-	err := c.group.Expel(rank, cause)
-	if err == nil {
-		return nil
+	switch err := c.group.Expel(rank, cause); {
+	case errors.Is(err, bootstrap.ErrClosed):
+		return ofKind(ErrClosed, err)
+	default:
+		return ofKind(ErrInvalid, err)
 	}
-	if !errors.Is(err, bootstrap.ErrClosed) {
-		err = ofKind(ErrInvalid, err)
-	}
-	return c.ofGroup("expel", err)
 }
 
 // Members are the ranks that collectives are among, rising: all, or those of the last Survivors.
@@ -365,8 +367,8 @@ func (c *Comm) housekeep() {
 }
 
 // Close ends the communicator and all that was made from it: streams first, then graphs, device communicators, windows and
-// buffers. It waits for kernels that run, each of which ends by its deadlines, and for no other rank. Ranks that still
-// wait for this one get PeerLost.
+// buffers. Calls that other goroutines are in end with ErrClosed, and what they have made ends too. It waits for kernels that
+// run, each of which ends by its deadlines, and for no other rank. Ranks that still wait for this one get PeerLost.
 func (c *Comm) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -374,9 +376,11 @@ func (c *Comm) Close() error {
 		return nil
 	}
 	c.closed = true
+	c.mu.Unlock()
+	errs := []error{c.settle()}
+	c.mu.Lock()
 	streams, graphs, dcs, windows, signals, buffers := keys(c.streams), keys(c.graphs), keys(c.devComms), keys(c.windows), keys(c.signals), keys(c.buffers)
 	c.mu.Unlock()
-	var errs []error
 	for _, s := range streams {
 		errs = append(errs, s.Close())
 	}
@@ -409,12 +413,49 @@ func (c *Comm) Close() error {
 	return nil
 }
 
+// settle ends the calls that make something, so that all they made is there to be closed.
+func (c *Comm) settle() error {
+	c.hangUp(ErrClosed)
+	ended := make(chan struct{})
+	go func() {
+		c.calls.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(c.opt.Timeout):
+		return fmt.Errorf("calls of this communicator have not ended within %v", c.opt.Timeout)
+	}
+}
+
 func keys[K comparable](m map[K]struct{}) []K {
 	out := make([]K, 0, len(m))
 	for k := range m {
 		out = append(out, k)
 	}
 	return out
+}
+
+// count counts a call that makes something until c.calls.Done, unless the communicator is closed.
+func (c *Comm) count() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.calls.Add(1)
+	}
+	return !c.closed
+}
+
+// begin is live and count.
+func (c *Comm) begin(what string) error {
+	if err := c.live(what); err != nil {
+		return err
+	}
+	if !c.count() {
+		return fmt.Errorf("rank %d: %s: communicator: %w", c.rank, what, ErrClosed)
+	}
+	return nil
 }
 
 // live refuses calls after Close, Abort and Revoke.

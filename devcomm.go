@@ -69,10 +69,11 @@ const deviceCommunicator = "device communicator"
 // DevComm makes a device communicator. Collective: each rank asks for the same. If it fails on one rank it fails on
 // all, with that rank's reason.
 func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
-	err := c.live(deviceCommunicator)
+	err := c.begin(deviceCommunicator)
 	if err != nil {
 		return nil, err
 	}
+	defer c.calls.Done()
 	err = n.fill()
 	dc := &DevComm{comm: c, needs: n}
 	if err = cmp.Or(ofKind(ErrInvalid, cmp.Or(err, n.check())), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
@@ -126,9 +127,18 @@ func (dc *DevComm) alloc(p plan) (err error) {
 			return err
 		}
 	}
-	for i := range dc.comm.lsaSize {
-		if s.void == nil && dc.comm.isOut(dc.comm.rank-dc.comm.lsaRank+i) {
-			if s.void, err = dev.Alloc(p.peer); err != nil {
+	return nil
+}
+
+// importPeers maps the LSA peers' segments, and makes what stands for those of ranks that are out.
+func (dc *DevComm) importPeers(blobs []bootstrap.Blob, p plan) (err error) {
+	c := dc.comm
+	if dc.peerMaps, err = c.importPeers(blobs, 1, func(int) int { return p.peer }); err != nil {
+		return err
+	}
+	for i := range c.lsaSize {
+		if i != c.lsaRank && dc.peerMaps[c.rank-c.lsaRank+i] == nil && dc.seg.void == nil {
+			if dc.seg.void, err = c.dev.Alloc(p.peer); err != nil {
 				return err
 			}
 		}
@@ -176,7 +186,7 @@ func (dc *DevComm) connect(ctx context.Context, p plan) error {
 		if dc.netMaps, dc.regions, err = c.importAll(ctx, blobs, offers, false); err != nil {
 			return err
 		}
-		if dc.peerMaps, err = c.importPeers(blobs, 1, func(int) int { return p.peer }); err == nil && c.nic != nil {
+		if err = dc.importPeers(blobs, p); err == nil && c.nic != nil {
 			err = dc.connectPairs(ctx, p, addresses)
 		}
 		return err

@@ -30,9 +30,10 @@ type replayHook struct {
 // waits are refused, and then no graph is made. The error is f's, or wraps ErrBusy while kernels of this process run that a GPU
 // would wait for. It is not collective, though ranks that record the same replay the same.
 func (c *Comm) Graph(f func(*Stream) error) (*Graph, error) {
-	if err := c.live("graph"); err != nil {
+	if err := c.begin("graph"); err != nil {
 		return nil, err
 	}
+	defer c.calls.Done()
 	g := &Graph{comm: c}
 	dev, err := c.dev.Capture(func(s device.Stream) error { return f(&Stream{comm: c, dev: s, graph: g}) })
 	if err != nil {

@@ -107,6 +107,54 @@ func TestCloseAtOnce(t *testing.T) {
 	}
 }
 
+// TestMadeWhileClosing makes things from many goroutines while the communicator is closed: each is closed with it, or refused.
+func TestMadeWhileClosing(t *testing.T) {
+	rng := testenv.Random(t)
+	nop := kernel("nop", func(gpu.Thread) {})
+	for range 6 {
+		c := local(t, 1, doorbell.Options{})[0]
+		b, err := c.Alloc(64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := make(chan struct{}, 1000)
+		var wg sync.WaitGroup
+		for what, another := range map[string]func() error{
+			"buffer":              func() error { _, err := c.Alloc(64); return err },
+			"window":              func() error { _, err := c.Register(t.Context(), b); return err },
+			"signal window":       func() error { _, err := c.RegisterSignals(t.Context(), 1); return err },
+			"device communicator": func() error { _, err := c.DevComm(t.Context(), doorbell.Needs{QueueDepth: 2}); return err },
+			"stream":              func() error { return doorbell.Launch(c.Stream(), nop, one, struct{}{}) },
+			"graph": func() error {
+				_, err := c.Graph(func(s *doorbell.Stream) error { return doorbell.Launch(s, nop, one, struct{}{}) })
+				return err
+			},
+		} {
+			wg.Go(func() {
+				for {
+					if err := another(); err != nil {
+						if !errors.Is(err, doorbell.ErrClosed) {
+							t.Errorf("%s: %v", what, err)
+						}
+						return
+					}
+					select {
+					case made <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		for range rng.IntN(30) {
+			<-made
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
+}
+
 // TestPostedBeforeClose closes a communicator right after its kernel posted: all of it arrives.
 func TestPostedBeforeClose(t *testing.T) {
 	for _, progress := range []string{"assisted", "thread"} {

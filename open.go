@@ -168,6 +168,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 		gen: mathrand.Uint32(), // so that a window of another communicator is stale here
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
+	c.calling, c.hangUp = context.WithCancelCause(c.ctx)
 	c.infos.dev = c.dev
 	reach, err := c.discover(ctx)
 	if err == nil {

@@ -37,10 +37,11 @@ const maxSignalWindow = 1 << 28
 // may differ. It takes 24 bytes for each. If it fails on one rank it fails on all, with that rank's reason.
 func (c *Comm) RegisterSignals(ctx context.Context, signals int) (*SignalWindow, error) {
 	const what = "register signals"
-	err := c.live(what)
+	err := c.begin(what)
 	if err != nil {
 		return nil, err
 	}
+	defer c.calls.Done()
 	w := &SignalWindow{comm: c, imported: Window{comm: c}}
 	if err = w.alloc(signals); err == nil {
 		err = w.register(ctx)

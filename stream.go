@@ -33,14 +33,14 @@ type Event struct {
 
 // Stream makes a stream. One of a communicator that is closed refuses each launch.
 func (c *Comm) Stream() *Stream {
+	if !c.count() {
+		return &Stream{comm: c, dev: device.Ended{}}
+	}
+	defer c.calls.Done()
 	s := &Stream{comm: c, dev: c.dev.NewStream()}
 	c.mu.Lock()
-	closed := c.closed
 	c.streams[s] = struct{}{}
 	c.mu.Unlock()
-	if closed {
-		_ = s.Close() // nothing runs on it
-	}
 	return s
 }
 

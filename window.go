@@ -48,10 +48,11 @@ type offer struct {
 // Register makes a buffer a window. Collective: each rank brings a buffer of its own, of any size from 1 byte. If it
 // fails on one rank it fails on all, with that rank's reason.
 func (c *Comm) Register(ctx context.Context, b *Buffer) (*Window, error) {
-	err := c.live("register")
+	err := c.begin("register")
 	if err != nil {
 		return nil, err
 	}
+	defer c.calls.Done()
 	switch {
 	case b == nil:
 		err = ofKind(ErrInvalid, errors.New("no buffer"))

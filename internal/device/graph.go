@@ -33,7 +33,7 @@ func (r *Recorder) refuse(what string) error {
 }
 
 // Record gives an event that fails.
-func (r *Recorder) Record() Event { return never{r.refuse("record an event")} }
+func (r *Recorder) Record() Event { return past{r.refuse("record an event")} }
 
 // WaitEvent is refused.
 func (r *Recorder) WaitEvent(Event) { _ = r.refuse("wait for an event") }
@@ -47,8 +47,8 @@ func (r *Recorder) Replay(Graph) error { return r.refuse("replay a graph") }
 // Close does nothing: the capture ends the stream.
 func (r *Recorder) Close() error { return nil }
 
-// never is an event that a recorder gives.
-type never struct{ err error }
+// past is an event of a stream that runs nothing, with the stream's failure.
+type past struct{ err error }
 
-func (n never) Done() bool                 { return true }
-func (n never) Wait(context.Context) error { return n.err }
+func (p past) Done() bool                 { return true }
+func (p past) Wait(context.Context) error { return p.err }

@@ -13,8 +13,6 @@ import (
 	"github.com/doorbell-net/doorbell/internal/sys/ffi"
 )
 
-var errStreamClosed = fmt.Errorf("launch: the stream is %w", device.ErrClosed)
-
 const (
 	streamNonBlocking = 1 // CU_STREAM_NON_BLOCKING: the NULL stream, which nobody here uses, waits for it and it for none
 	waitGreaterEqual  = 0 // CU_STREAM_WAIT_VALUE_GEQ, rolling
@@ -152,7 +150,7 @@ func (s *stream) enter() error {
 		err = s.card.failure()
 	}
 	if err == nil && s.closed {
-		err = errStreamClosed
+		err = device.ErrStreamClosed
 	}
 	if err != nil {
 		s.mu.Unlock()

@@ -12,8 +12,6 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device"
 )
 
-var errStreamClosed = fmt.Errorf("launch: the stream is %w", device.ErrClosed)
-
 // item is what a stream does: run a grid, move data, or wait for a point of a stream.
 type item struct {
 	call  gpu.Call
@@ -112,7 +110,7 @@ func (s *stream) push(it item) error {
 		return s.err
 	}
 	if s.closing {
-		return errStreamClosed
+		return device.ErrStreamClosed
 	}
 	if s.tape != nil {
 		s.tape.add(it)
