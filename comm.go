@@ -160,8 +160,9 @@ func (c *Comm) gather(ctx context.Context, name string, mine bootstrap.Blob) ([]
 	return blobs, nil
 }
 
-// ofGroup is an error of the group, which says rank and call, with the communicator's end if that is why.
+// ofGroup is an error of the group, which says rank and call, with its kind, and with the communicator's end if that is why.
 func (c *Comm) ofGroup(err error) error {
+	err = kindOfGroup(err)
 	if cause := context.Cause(c.calling); cause != nil {
 		return errors.Join(cause, err)
 	}
@@ -204,7 +205,7 @@ func (c *Comm) agree(ctx context.Context, what string, mine error) error {
 	return nil
 }
 
-// Lost lists the ranks that are lost or have left, with the reason.
+// Lost lists the ranks that are lost or have left, with the reason. Collective calls that wait for one fail with ErrPeerLost.
 func (c *Comm) Lost() map[int]error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

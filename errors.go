@@ -24,6 +24,8 @@ var (
 	ErrInvalid      = errors.New("it is not accepted")     // an argument, an option or a variable of the environment
 	ErrDisagree     = errors.New("the ranks do not agree") // they asked for different things
 	ErrRefused      = errors.New("another rank refused")   // a collective call, for a reason of its own
+	ErrDenied       = bootstrap.ErrToken                   // another rank has another token
+	ErrPeerLost     = errors.New("a rank is lost, or has left")
 	ErrAborted      = errors.New("the communicator was aborted")
 	ErrCutOff       = bootstrap.ErrCutOff // this rank is taken for lost by the others, or reaches too few of them
 	ErrRevoked      = errors.New("the communicator was revoked")
@@ -43,6 +45,24 @@ func ofKind(kind, err error) error {
 		return nil
 	}
 	return &kindError{err, kind}
+}
+
+// kindOfGroup gives an error of ranks that met, or were to meet, its kind.
+func kindOfGroup(err error) error {
+	switch {
+	case isA[*bootstrap.PeerLostError](err), isA[*bootstrap.DepartedError](err):
+		return ofKind(ErrPeerLost, err)
+	case isA[*bootstrap.NameError](err), isA[*bootstrap.MismatchError](err), isA[*bootstrap.RankTakenError](err):
+		return ofKind(ErrDisagree, err)
+	case isA[*bootstrap.RemoteError](err):
+		return ofKind(ErrRefused, err)
+	}
+	return err
+}
+
+func isA[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 // KernelError is a kernel that failed. %+v prints the stack of the thread that did.
@@ -86,6 +106,19 @@ func (c *Cause) Error() string {
 
 // Unwrap is Detail.
 func (c *Cause) Unwrap() error { return c.Detail }
+
+// Is says whether the status is one of that kind: ErrPeerLost, ErrAborted or ErrRevoked.
+func (c *Cause) Is(kind error) bool {
+	switch c.Status {
+	case gin.PeerLost:
+		return kind == ErrPeerLost
+	case gin.Aborted:
+		return kind == ErrAborted
+	case gin.Revoked:
+		return kind == ErrRevoked
+	}
+	return false
+}
 
 // readRecord is a record that is full, or nil.
 func readRecord(p gpu.Ptr[abi.Record]) *abi.Record {

@@ -50,7 +50,7 @@ func Open(ctx context.Context, o Options) (*Comm, error) {
 	}
 	g, err := bootstrap.Join(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("open: %w", err)
+		return nil, fmt.Errorf("open: %w", kindOfGroup(err))
 	}
 	auth, err := bootstrap.AuthOf(g)
 	if err != nil {

@@ -402,7 +402,9 @@ func TestPeerLeaves(t *testing.T) {
 	}
 	start := time.Now()
 	err := w.bufs[0].Wait(context.Background(), st)
-	wantError(t, err, "PeerLost", "rank 1")
+	if wantError(t, err, "PeerLost", "rank 1"); !errors.Is(err, doorbell.ErrPeerLost) {
+		t.Errorf("is not ErrPeerLost: %v", err)
+	}
 	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("it took %v", d)
 	}

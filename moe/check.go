@@ -60,7 +60,7 @@ func checked(c *doorbell.Comm, host *doorbell.Buffer, broken *error, explain fun
 	return errors.Join(err, clear(), *broken)
 }
 
-// Error is what went wrong in an operation.
+// Error is what went wrong in an operation. errors.Is finds doorbell.ErrPeerLost, ErrAborted and ErrRevoked in it.
 type Error struct {
 	Rank   int // where it was noticed
 	Peer   int // whom it happened with; the rank that was waited for, if a wait ended

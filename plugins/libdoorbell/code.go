@@ -14,11 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"syscall"
 
 	"github.com/doorbell-net/doorbell"
-	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
 )
 
@@ -28,9 +26,7 @@ var errBroken = errors.New("broken inside")
 // codeOf is an error's doorbell_code. What ended a communicator tells more than what a call found of it, and that more than
 // what it was called with: so the order.
 func codeOf(err error) int {
-	is := func(targets ...error) bool {
-		return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
-	}
+	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
 	case err == nil:
 		return C.DOORBELL_OK
@@ -42,17 +38,17 @@ func codeOf(err error) int {
 		return C.DOORBELL_ABORTED
 	case is(doorbell.ErrRevoked):
 		return C.DOORBELL_REVOKED
-	case is(bootstrap.ErrCutOff):
+	case is(doorbell.ErrCutOff):
 		return C.DOORBELL_CUT_OFF
-	case as[*bootstrap.PeerLostError](err), as[*bootstrap.DepartedError](err):
+	case is(doorbell.ErrPeerLost):
 		return C.DOORBELL_PEER_LOST
-	case is(doorbell.ErrClosed, bootstrap.ErrClosed):
+	case is(doorbell.ErrClosed):
 		return C.DOORBELL_CLOSED
-	case is(bootstrap.ErrToken):
+	case is(doorbell.ErrDenied):
 		return C.DOORBELL_DENIED
-	case is(doorbell.ErrDisagree), as[*bootstrap.NameError](err), as[*bootstrap.MismatchError](err), as[*bootstrap.RankTakenError](err):
+	case is(doorbell.ErrDisagree):
 		return C.DOORBELL_DISAGREE
-	case is(doorbell.ErrRefused), as[*bootstrap.RemoteError](err):
+	case is(doorbell.ErrRefused):
 		return C.DOORBELL_REFUSED
 	case is(doorbell.ErrNotSupported):
 		return C.DOORBELL_NOT_SUPPORTED

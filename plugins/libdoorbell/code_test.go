@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/doorbell-net/doorbell"
-	"github.com/doorbell-net/doorbell/internal/bootstrap"
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
 )
 
@@ -36,8 +35,6 @@ func headerCodes(t *testing.T) map[string]int {
 // TestCodes: each kind of error has a code of its own, and each code stands for some. What ended a communicator tells more
 // than what a call found of it, and that more than what it was called with.
 func TestCodes(t *testing.T) {
-	lost := &bootstrap.PeerLostError{Rank: 1, Cause: bootstrap.ErrSilent}
-	cutOff := &bootstrap.PeerLostError{Rank: 1, Cause: fmt.Errorf("%w: alone", bootstrap.ErrCutOff)}
 	_, noFile := os.ReadFile(t.TempDir() + "/nothing")
 	codes := headerCodes(t)
 	untried := maps.Clone(codes)
@@ -49,28 +46,21 @@ func TestCodes(t *testing.T) {
 		{nil, "OK"},
 		{errors.New("something"), "FAILED"},
 		{fmt.Errorf("wait: %w", context.DeadlineExceeded), "TIMEOUT"},
-		{&bootstrap.JoinError{Missing: []int{1}, Err: context.DeadlineExceeded}, "TIMEOUT"},
 		{missing("comm"), "INVALID"},
 		{fmt.Errorf("open: %w", doorbell.ErrInvalid), "INVALID"},
-		{fmt.Errorf("barrier: %w", lost), "PEER_LOST"},
-		{fmt.Errorf("barrier: %w", &bootstrap.DepartedError{Rank: 1}), "PEER_LOST"},
-		{cutOff, "CUT_OFF"},
-		{errors.Join(lost, doorbell.ErrAborted), "ABORTED"},
+		{fmt.Errorf("barrier: %w", doorbell.ErrPeerLost), "PEER_LOST"},
+		{errors.Join(doorbell.ErrPeerLost, doorbell.ErrCutOff), "CUT_OFF"},
+		{errors.Join(doorbell.ErrPeerLost, doorbell.ErrAborted), "ABORTED"},
 		{errors.Join(context.DeadlineExceeded, doorbell.ErrRevoked), "REVOKED"},
 		{doorbell.ErrOutOfMemory, "OUT_OF_MEMORY"},
 		{doorbell.ErrNotAvailable, "NOT_AVAILABLE"},
 		{errors.Join(doorbell.ErrNotSupported, doorbell.ErrInvalid), "NOT_SUPPORTED"},
 		{doorbell.ErrCannot, "CANNOT"},
 		{doorbell.ErrClosed, "CLOSED"},
-		{bootstrap.ErrClosed, "CLOSED"},
 		{doorbell.ErrBusy, "BUSY"},
 		{fmt.Errorf("needs: %w", doorbell.ErrDisagree), "DISAGREE"},
-		{&bootstrap.NameError{}, "DISAGREE"},
-		{&bootstrap.MismatchError{}, "DISAGREE"},
-		{&bootstrap.RankTakenError{}, "DISAGREE"},
 		{fmt.Errorf("register: %w", doorbell.ErrRefused), "REFUSED"},
-		{&bootstrap.RemoteError{}, "REFUSED"},
-		{fmt.Errorf("join: %w", bootstrap.ErrToken), "DENIED"},
+		{fmt.Errorf("join: %w", doorbell.ErrDenied), "DENIED"},
 		{fmt.Errorf("alloc: %w", &cuda.Error{Code: 999}), "DEVICE_FAILED"},
 		{&doorbell.KernelError{}, "DEVICE_FAILED"},
 		{noFile, "SYSTEM"},
