@@ -69,6 +69,10 @@ func TestBadOptions(t *testing.T) {
 		_, err = doorbell.Open(ctx, doorbell.Options{Rank: rank, Size: 2, Addr: "unix:@nobody"})
 		says(t, err, "rank out of range", "of 2 ranks", "0 to 1")
 	}
+	for _, o := range []doorbell.Options{{Size: 2, LocalRank: -2, Addr: "unix:@nobody"}, {Size: 2, LocalSize: -1, Addr: "unix:@nobody"}} {
+		_, err = doorbell.Open(ctx, o)
+		says(t, err, "local rank", "local rank", "accepted")
+	}
 	_, err = doorbell.Open(ctx, doorbell.Options{Rank: 0, Size: 6, RanksPerNode: 4, Addr: "unix:@nobody"})
 	says(t, err, "ranks per node", "4 ranks per node", "divisor of the 6")
 	t.Setenv("DOORBELL_RANKS_PER_NODE", "0")
@@ -218,6 +222,9 @@ func TestBadMemory(t *testing.T) {
 	}
 	if err := b.Free(); err != nil {
 		t.Fatal(err)
+	}
+	if b.Bytes() != nil || s.Bytes() != nil {
+		t.Error("the host has a view of memory that was freed")
 	}
 	for _, err := range []error{b.Write(0, []byte{1}), b.Read(0, []byte{1}), s.Write(0, []byte{1}), s.Read(0, []byte{1})} {
 		if says(t, err, "memory that was freed", "rank 0"); !errors.Is(err, doorbell.ErrClosed) {

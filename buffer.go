@@ -136,10 +136,14 @@ func (b *Buffer) Slice(off, n int) (*Buffer, error) {
 // Len is the buffer's size in bytes.
 func (b *Buffer) Len() int { return b.n }
 
-// Bytes is the host's view of the buffer, nil where the host cannot reach it. Do not use it after Free.
+// Bytes is the host's view of the buffer, nil where the host cannot reach it and after Free. One that was taken before is not
+// to be used after it.
 func (b *Buffer) Bytes() []byte {
+	r := b.root
+	r.mu.RLock()
+	defer r.mu.RUnlock()
 	m := b.mem.Bytes()
-	if m == nil {
+	if m == nil || r.freed {
 		return nil
 	}
 	return m[b.off : b.off+b.n : b.off+b.n]

@@ -183,6 +183,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("open: %d ranks asked for, 1 to %d are accepted", o.Size, maxRanks)
 	case o.Rank < 0 || o.Rank >= o.Size:
 		return fmt.Errorf("open: rank %d of %d ranks, 0 to %d is accepted", o.Rank, o.Size, o.Size-1)
+	case o.LocalSize < 0 || o.LocalRank < -1:
+		return fmt.Errorf("open: local rank %d of %d ranks of this host, -1 or more of 0 or more are accepted", o.LocalRank, o.LocalSize)
 	case o.RanksPerNode < 0 || o.RanksPerNode > 0 && o.Size%o.RanksPerNode != 0:
 		return fmt.Errorf("open: %d ranks per node asked for; a divisor of the %d ranks is accepted", o.RanksPerNode, o.Size)
 	case o.Timeout <= 0:
