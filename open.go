@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/internal/bootstrap"
@@ -77,8 +78,12 @@ func localRank(rank int, sameHost func(rank int) bool) (n int) {
 	return n
 }
 
-// Local makes n ranks in this process, each with a software device of its own. It is the way to try kernels, and to run
-// them under the race detector.
+// makeLocal bounds what the ranks of a process wait for each other while they are made. They are all here, so this is no wait
+// that Options.Timeout is for, which may be as short as a test of deadlines wants it.
+const makeLocal = time.Minute
+
+// Local makes n ranks in this process, each with a software device of its own, or all on one GPU (Options.Device). It is the
+// way to try kernels, and to run them under the race detector.
 func Local(n int, opts ...Options) ([]*Comm, error) {
 	var o Options
 	if len(opts) > 0 {
@@ -97,13 +102,15 @@ func Local(n int, opts ...Options) ([]*Comm, error) {
 		return nil, err
 	}
 	auths := bootstrap.LocalAuth(n)
+	ctx, cancel := context.WithTimeout(context.Background(), max(makeLocal, o.Timeout))
+	defer cancel()
 	comms, errs := make([]*Comm, n), make([]error, n)
 	var wg sync.WaitGroup
 	for r := range n {
 		wg.Go(func() {
 			o := o
 			o.Rank = r
-			comms[r], errs[r] = open(context.Background(), o, groups[r], auths[r], place{soft.Heap, 1, n})
+			comms[r], errs[r] = open(ctx, o, groups[r], auths[r], place{soft.Heap, 1, n})
 		})
 	}
 	wg.Wait()

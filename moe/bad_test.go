@@ -304,6 +304,14 @@ func copiesOf(t *testing.T, g *routing.Routing, perRank bool) {
 	}
 }
 
+// patient is a context for making buffers whose operations are to end soon: Options.Timeout is of both, unless the context has a
+// deadline of its own.
+func patient(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // A rank that makes fewer calls is named by those that wait for it; nobody waits for ever.
 func TestFewerCalls(t *testing.T) {
 	cs, err := doorbell.Local(2, doorbell.Options{Timeout: 300 * time.Millisecond})
@@ -319,7 +327,7 @@ func TestFewerCalls(t *testing.T) {
 	}()
 	bufs := make([]*moe.Buffer, 2)
 	if err := each(2, func(r int) (err error) {
-		bufs[r], err = moe.New(context.Background(), cs[r], moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4})
+		bufs[r], err = moe.New(patient(t), cs[r], moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4})
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -354,7 +362,7 @@ func TestNothingAfterFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := each(2, func(r int) (err error) {
-			w.bufs[r], err = moe.New(t.Context(), cs[r], w.opt)
+			w.bufs[r], err = moe.New(patient(t), cs[r], w.opt)
 			return err
 		}); err != nil {
 			t.Fatal(err)

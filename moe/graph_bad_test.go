@@ -176,7 +176,7 @@ func TestReplayAlone(t *testing.T) {
 	defer w.close()
 	s := small(t, 5, 4)
 	err = each(2, func(r int) (err error) {
-		if w.bufs[r], err = moe.New(context.Background(), cs[r], w.opt); err != nil {
+		if w.bufs[r], err = moe.New(patient(t), cs[r], w.opt); err != nil {
 			return err
 		}
 		rec, err := w.record(r, whole, 4)

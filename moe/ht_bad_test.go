@@ -317,7 +317,7 @@ func TestHTFewerCalls(t *testing.T) {
 	w := &htWorld{tb: t, comms: cs, bufs: make([]*moe.HTBuffer, 2), last: make([]*moe.HTReceived, 2)}
 	defer w.close()
 	if err := each(2, func(r int) (err error) {
-		w.bufs[r], err = moe.NewHT(context.Background(), cs[r], moe.HTOptions{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4})
+		w.bufs[r], err = moe.NewHT(patient(t), cs[r], moe.HTOptions{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4})
 		return err
 	}); err != nil {
 		t.Fatal(err)

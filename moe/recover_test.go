@@ -223,7 +223,7 @@ func TestRecoverFromLate(t *testing.T) {
 	var late sync.WaitGroup
 	late.Add(2)
 	err = each(3, func(r int) (err error) {
-		if w.bufs[r], err = moe.New(t.Context(), cs[r], w.opt); err != nil {
+		if w.bufs[r], err = moe.New(patient(t), cs[r], w.opt); err != nil {
 			return err
 		}
 		st := cs[r].Stream()
