@@ -72,13 +72,13 @@ func agree[O comparable](ctx context.Context, c *doorbell.Comm, mine O, err erro
 		var other O
 		b := all[r]
 		if len(b) == 0 {
-			return fmt.Errorf("rank %d: moe: rank %d refused its options", c.Rank(), r)
+			return fmt.Errorf("rank %d: moe: options of rank %d: %w", c.Rank(), r, doorbell.ErrRefused)
 		}
 		if err := json.Unmarshal(b, &other); err != nil {
 			return fmt.Errorf("rank %d: moe: options of rank %d: %w", c.Rank(), r, err)
 		}
 		if other != mine {
-			return fmt.Errorf("rank %d: moe: options differ: %+v here, %+v on rank %d", c.Rank(), mine, other, r)
+			return fmt.Errorf("rank %d: moe: options: %w: %+v here, %+v on rank %d", c.Rank(), doorbell.ErrDisagree, mine, other, r)
 		}
 	}
 	return nil

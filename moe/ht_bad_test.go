@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -69,7 +68,7 @@ func TestHTRanksThatDisagree(t *testing.T) {
 				change(&o)
 			}
 			_, err := moe.NewHT(context.Background(), cs[r], o)
-			if err == nil || !strings.Contains(err.Error(), "differ") && !strings.Contains(err.Error(), "rank 1 refused") && r != 1 {
+			if err == nil || !errors.Is(err, doorbell.ErrDisagree) && !errors.Is(err, doorbell.ErrRefused) && r != 1 {
 				return fmt.Errorf("%s: refused with %w", name, err)
 			}
 			return nil
