@@ -36,7 +36,7 @@ func (j *jobFlags) register(f *pflag.FlagSet, defaultRanks int) {
 	f.StringVar(&j.TokenFile, "token-file", "", "`FILE` of mode 0600 with the job's secret, the same on all hosts (default: DOORBELL_TOKEN_FILE, or for one host a new secret)")
 	f.StringVar(&j.Job, "job", "", "`ID` of the job, the same on all hosts (default: made from the port or the file's name and the token, or for one host at random)")
 	f.IntVar(&j.RanksPerNode, "ranks-per-node", 0, "cut each host into virtual nodes of `K` ranks: LSA inside, network between (0: not cut)")
-	f.StringVar(&j.Net, "net", "", "network `PLUGIN`: auto, shm, tcp, verbs, or fault+shm and the like, which misbehave (default: DOORBELL_NET, or auto)")
+	f.StringVar(&j.Net, "net", "", "network `PLUGIN`: auto, shm, tcp, on a GPU ce, dma, staged+tcp, or fault+shm and the like, which misbehave (default: DOORBELL_NET, or auto)")
 	f.StringVar(&j.Backend, "backend", "", "who drives the network: `auto|proxy|gdaki` (default: DOORBELL_GIN_BACKEND, or auto)")
 	f.StringVar(&j.Device, "device", "", "what runs the kernels: `auto|soft|cuda` (default: DOORBELL_DEVICE, or auto)")
 }
@@ -51,7 +51,7 @@ func (j *jobFlags) check() error {
 	case j.RanksPerNode < 0 || j.RanksPerNode > 0 && j.Ranks%j.RanksPerNode != 0:
 		return usagef("--ranks-per-node %d: it must divide the number of ranks, which is %d", j.RanksPerNode, j.Ranks)
 	case j.Net != "" && !netName.MatchString(j.Net):
-		return usagef("--net %q: accepted are auto, a plugin's name as shm, tcp or verbs, or fault+NAME", j.Net)
+		return usagef("--net %q: accepted are auto, a plugin's name as shm or tcp, or fault+NAME", j.Net)
 	}
 	if err := oneOf("--backend", j.Backend, "auto", "proxy", "gdaki"); err != nil {
 		return err

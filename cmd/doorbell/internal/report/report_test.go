@@ -237,7 +237,7 @@ func TestNoNetwork(t *testing.T) {
 		net   string
 		hosts int
 		want  bool
-	}{{"shm", 1, true}, {"lsa", 1, true}, {"fault+shm", 1, true}, {"tcp", 1, true}, {"fault+tcp", 2, false}, {"tcp", 2, false}, {"verbs", 1, false}} {
+	}{{"shm", 1, true}, {"lsa", 1, true}, {"fault+shm", 1, true}, {"tcp", 1, true}, {"fault+tcp", 2, false}, {"tcp", 2, false}, {"mlx5", 1, false}} {
 		if got := (Result{Host: Host{Hosts: c.hosts}}).NoNetwork(Row{Net: c.net}); got != c.want {
 			t.Errorf("%s over %d hosts: no network is %v, want %v", c.net, c.hosts, got, c.want)
 		}
