@@ -3,6 +3,7 @@
 package doorbell
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,8 +214,13 @@ func (c *Comm) Lost() map[int]error {
 	for r, err := range c.lost {
 		out[r] = err
 	}
+	for _, r := range c.group.Departed() { // also one that lose is yet to be told of
+		out[r] = cmp.Or(out[r], errLeft(r))
+	}
 	return out
 }
+
+func errLeft(rank int) error { return fmt.Errorf("rank %d has left: %w", rank, ErrClosed) }
 
 // Survivors agrees with all ranks that are left on who they are, and returns the same ranks, rising, on each of them. From
 // then on collectives are among those, and ranks keep their numbers. Windows and device communicators that are made
@@ -388,8 +394,14 @@ func (c *Comm) Close() error {
 	for _, g := range graphs {
 		errs = append(errs, g.Close())
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
+	defer cancel()
 	for _, dc := range dcs {
-		errs = append(errs, dc.Close())
+		errs = append(errs, dc.drain(ctx))
+	}
+	errs = append(errs, c.group.Close()) // before any memory goes: who still puts there has lost a rank, and is not out of bounds
+	for _, dc := range dcs {
+		errs = append(errs, dc.release())
 	}
 	for _, w := range windows {
 		errs = append(errs, w.Close())
@@ -397,7 +409,6 @@ func (c *Comm) Close() error {
 	for _, w := range signals {
 		errs = append(errs, w.Close())
 	}
-	errs = append(errs, c.group.Close())
 	for _, b := range buffers {
 		errs = append(errs, b.Free())
 	}
@@ -405,8 +416,6 @@ func (c *Comm) Close() error {
 	<-c.ticked
 	c.engine.Remove(c.owner)
 	c.dev.SetProgress(nil)
-	ctx, cancel := context.WithTimeout(context.Background(), c.opt.Timeout)
-	defer cancel()
 	errs = append(errs, c.owner.Close(ctx, c.closeNetwork), c.infos.free(), c.dev.Close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close rank %d: %w", c.rank, err)

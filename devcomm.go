@@ -432,14 +432,19 @@ func (dc *DevComm) Close() error {
 			return fmt.Errorf("rank %d: close device communicator: %w", c.rank, err)
 		}
 	}
-	err := dc.drain(ctx)
+	return errors.Join(dc.drain(ctx), dc.release())
+}
+
+// release frees what has been drained.
+func (dc *DevComm) release() (err error) {
 	dc.mu.Lock()
 	if !dc.closed {
 		dc.closed = true
-		err = errors.Join(err, dc.free())
+		err = dc.free()
 	}
 	dc.mu.Unlock()
 	// Not before: kernels that still ran were to hear of Abort and of lost ranks, and Comm.Close waits for what is here.
+	c := dc.comm
 	c.mu.Lock()
 	delete(c.devComms, dc)
 	c.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -193,6 +194,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 	if err := c.openNIC(ctx); err != nil {
 		return nil, errors.Join(err, c.closeNetwork(), g.Close())
 	}
+	c.owner.Departed(func(peer int) bool { return slices.Contains(g.Departed(), peer) })
 	c.engine.Add(c.owner)
 	if c.engine.Mode() == proxy.Assisted {
 		c.dev.SetProgress(func() bool { return c.engine.Assist(c.owner) })
@@ -202,7 +204,7 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 	}
 	go c.housekeep()
 	g.OnLost(c.lose)
-	g.OnDeparted(func(rank int) { c.lose(rank, fmt.Errorf("rank %d has left: %w", rank, ErrClosed)) })
+	g.OnDeparted(func(rank int) { c.lose(rank, errLeft(rank)) })
 	return c, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/routing"
 )
@@ -339,10 +340,14 @@ func TestHTFewerCalls(t *testing.T) {
 	wantError(t, err, "an earlier operation failed")
 }
 
-// A rank that goes away ends the waits for it at once, and is named, whatever was waited for.
+// A rank that goes away ends the waits for it at once, and is named, whatever was waited for and wherever its memory was.
 func TestHTPeerLeaves(t *testing.T) {
-	for _, perNode := range []int{1, 2} {
-		w, s := htSmall(t, doorbell.Options{RanksPerNode: perNode}, moe.HTOptions{})
+	for _, at := range []struct {
+		perNode int
+		far     string
+	}{{1, "0"}, {2, "0"}, {1, "1"}} {
+		t.Setenv(env.Far.Name(), at.far)
+		w, s := htSmall(t, doorbell.Options{RanksPerNode: at.perNode}, moe.HTOptions{})
 		if err := w.check(s, 0); err != nil {
 			t.Fatal(err)
 		}

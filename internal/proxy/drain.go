@@ -93,7 +93,7 @@ func (o *Owner) post(q *queue, n int) bool {
 		}
 		o.flown(q, 1)
 		if op.State == netplugin.Failed {
-			o.fail(q, statusOf(op.Err), &o.descs[i], op.Err)
+			o.fail(q, o.statusOf(q.peer, op.Err), &o.descs[i], op.Err)
 		}
 		if op.State != netplugin.Posted {
 			o.pieceEnded(e, nil)
@@ -110,8 +110,9 @@ func (o *Owner) post(q *queue, n int) bool {
 // flown counts an operation that was posted; pieceEnded counts it back.
 func (o *Owner) flown(q *queue, n int) { q.flying += n; o.flying += n }
 
-func statusOf(err error) abi.Status {
-	if errors.Is(err, netplugin.ErrPeerLost) {
+// statusOf is what the error of an operation to a peer means for its queue.
+func (o *Owner) statusOf(peer int32, err error) abi.Status {
+	if errors.Is(err, netplugin.ErrPeerLost) || o.departed(int(peer)) {
 		return abi.PeerLost
 	}
 	return abi.RemoteError
@@ -123,7 +124,7 @@ func (o *Owner) pieceEnded(i int32, err error) {
 	q := e.q
 	o.flown(q, -1)
 	if err != nil && !q.dead {
-		o.fail(q, statusOf(err), &e.desc, err)
+		o.fail(q, o.statusOf(q.peer, err), &e.desc, err)
 	}
 	if e.pieces--; e.pieces > 0 {
 		return

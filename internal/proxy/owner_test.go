@@ -249,6 +249,8 @@ func TestOwner(t *testing.T) {
 				f.net.failErr = fmt.Errorf("no route: %w", netplugin.ErrPeerLost)
 			}
 		}
+		left := rapid.Bool().Draw(rt, "peers have left") // whatever the network says, it is for that
+		f.owner.Departed(func(int) bool { return left })
 		rt.Repeat(map[string]func(*rapid.T){
 			"produce": func(rt *rapid.T) {
 				for range rapid.IntRange(1, 10).Draw(rt, "how many") {
@@ -276,7 +278,7 @@ func TestOwner(t *testing.T) {
 		if free := len(f.owner.tab.free); free != len(f.owner.tab.e) || f.owner.flying != 0 {
 			rt.Fatalf("%d of %d entries are free at the end, %d operations are on their way", free, len(f.owner.tab.e), f.owner.flying)
 		}
-		f.checkFailed(rt, fails)
+		f.checkFailed(rt, fails, left)
 	})
 }
 
@@ -293,7 +295,7 @@ func (f *fakeRig) through() bool {
 }
 
 // checkFailed compares what failed with what was told.
-func (f *fakeRig) checkFailed(t *rapid.T, fails bool) {
+func (f *fakeRig) checkFailed(t *rapid.T, fails, left bool) {
 	dead := 0
 	for ctx := range f.contexts {
 		for peer := range f.peers {
@@ -303,7 +305,7 @@ func (f *fakeRig) checkFailed(t *rapid.T, fails bool) {
 			}
 			dead++
 			want := abi.RemoteError
-			if errors.Is(f.net.failErr, netplugin.ErrPeerLost) {
+			if left || errors.Is(f.net.failErr, netplugin.ErrPeerLost) {
 				want = abi.PeerLost
 			}
 			var re *RemoteError
