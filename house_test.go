@@ -30,6 +30,7 @@ var floors = []house.Floor{
 		{Path: "include"},
 	}},
 	{Number: 6, Folders: []house.Folder{
+		{Path: "internal/moetest"},
 		{Path: "moe"},
 		{Path: "moe/ref"},
 		{Path: "moe/routing"},

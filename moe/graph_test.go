@@ -13,36 +13,11 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/moetest"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/ref"
 	"github.com/doorbell-net/doorbell/moe/routing"
 )
-
-// expertsArgs is what a rank's experts are to do.
-type expertsArgs struct {
-	Rows                           gpu.Ptr[byte]
-	Infos                          gpu.Ptr[moe.RowInfo]
-	Counts                         gpu.Ptr[uint32]
-	Outs                           gpu.Ptr[uint16]
-	Locals, Cap, Hidden, Row, Form int
-}
-
-// experts are those of the reference, as a kernel, so that a graph has them between dispatch and combine. Its PTX is what the
-// driver's double looks at.
-var experts = gpu.NewKernel("experts", func(t gpu.Thread, a expertsArgs) {
-	if t.Index() != 0 {
-		return
-	}
-	for l := range a.Locals {
-		for i := range int(a.Counts.At(l).Load()) {
-			at := l*a.Cap + i
-			row := ref.Decode(moe.Format(a.Form), gpu.Slice(a.Rows.Byte(uint64(at*a.Row)), a.Row), a.Hidden)
-			for j, v := range row {
-				a.Outs.At(at*a.Hidden + j).Store(ref.ExpertFn(int(a.Infos.At(at).Load().Expert), j, v))
-			}
-		}
-	}
-}, ".version 6.3\n.target sm_70\n.address_size 64\n.visible .entry experts(.param .align 8 .b8 experts_0[72])\n{\n\tret;\n}\n")
 
 // recording is a graph of some steps on one rank, and the memory that they get their input from at each replay.
 type recording struct {
@@ -59,7 +34,7 @@ type recorded struct {
 }
 
 // record records parts of steps in an order, with the experts after each dispatch. All steps have at most so many tokens;
-// how many there are is in memory.
+// how many there are is in memory. All ranks record: no kernel may run meanwhile.
 func (w *world) record(r int, order []part, most int) (*recording, error) {
 	c, o := w.comms[r], w.opt
 	rec := &recording{c: c, b: w.bufs[r]}
@@ -101,13 +76,15 @@ func (w *world) record(r int, order []part, most int) (*recording, error) {
 		}
 		return nil
 	})
-	return rec, err
+	return rec, errors.Join(err, c.Barrier(context.Background()))
 }
 
 func launchExperts(st *doorbell.Stream, b *moe.Buffer, got *moe.Received) error {
 	o := b.Options()
-	return doorbell.Launch(st, experts, one, expertsArgs{Rows: got.Rows(), Infos: got.Infos(), Counts: got.Counts(),
-		Outs: gpu.Cast[uint16](got.Outputs()), Locals: b.LocalExperts(), Cap: got.Capacity(), Hidden: o.Hidden, Row: got.RowBytes(), Form: int(o.Format)})
+	scales := map[moe.Format]int32{moe.BF16: moetest.None, moe.FP8: moetest.Floats, moe.FP8Pow2: moetest.Floats, moe.FP8UE8M0: moetest.Exponents}
+	return doorbell.Launch(st, moetest.ExpertsKernel, one, moetest.ExpertsArgs{Rows: got.Rows(), Counts: got.Counts(), Outs: gpu.Cast[uint16](got.Outputs()),
+		First: int32(b.FirstExpert()), Locals: int32(b.LocalExperts()), Cap: int32(got.Capacity()), Hidden: int32(o.Hidden), Row: int32(got.RowBytes()),
+		Scales: scales[o.Format], Values: int32(o.Format.ValueBytes(o.Hidden))})
 }
 
 // fill gives the steps their input: of each as many tokens as its problem has. What is behind them is none of anybody's.
@@ -255,9 +232,7 @@ func TestReplaysAmongCalls(t *testing.T) {
 		o := moe.Options{MaxTokens: 3, Hidden: 16, TopK: 2, Experts: nexp, Copies: 2, Outstanding: d,
 			NoLSA: rapid.Bool().Draw(rt, "no lsa"), PerRank: rapid.Bool().Draw(rt, "per rank"), Format: moe.Format(rapid.IntRange(0, 3).Draw(rt, "format"))}
 		on := doorbell.Options{RanksPerNode: nodes(rt, ranks)}
-		if rapid.Bool().Draw(rt, "faults") {
-			on.Net, on.Faults = "fault+shm", fmt.Sprintf("seed=%d,all,unordered", rapid.Uint32().Draw(rt, "fault seed"))
-		}
+		misbehave(rt, &on)
 		w := worldOf(t, ranks, on, o, doorbell.Grid{Blocks: 1, Warps: 2})
 		defer w.close()
 		orders := make([][]part, rapid.IntRange(1, 2).Draw(rt, "graphs"))

@@ -156,8 +156,8 @@ func (r *HTReceived) Weights() gpu.Ptr[float32] {
 	return gpu.Cast[float32](r.Experts().At(r.h.opt.TopK))
 }
 
-// Count is how many rows there are.
-func (r *HTReceived) Count() gpu.Ptr[uint32] { return gpu.PtrTo(&r.plan().Raw().Rows) }
+// Count is how many rows there are: the plan's first word. Go looks at what it takes the address of a field of, and the host may not.
+func (r *HTReceived) Count() gpu.Ptr[uint32] { return gpu.Cast[uint32](r.plan()) }
 
 // ExpertRows is [LocalExperts]: how many selections name each, rounded up to a multiple of Align.
 func (r *HTReceived) ExpertRows() gpu.Ptr[int32] {

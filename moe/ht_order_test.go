@@ -16,6 +16,7 @@ import (
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/moetest"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/ref"
 	"github.com/doorbell-net/doorbell/moe/routing"
@@ -27,9 +28,7 @@ func TestHTSkew(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ranks := rapid.IntRange(2, 4).Draw(rt, "ranks")
 		on := doorbell.Options{RanksPerNode: nodes(rt, ranks)}
-		if rapid.Bool().Draw(rt, "faults") {
-			on.Net, on.Faults = "fault+shm", fmt.Sprintf("seed=%d,all,unordered", rapid.Uint32().Draw(rt, "fault seed"))
-		}
+		misbehave(rt, &on)
 		w := newHT(t, ranks, on, moe.HTOptions{MaxTokens: 6, Hidden: 40, TopK: 3, Experts: 7, Ring: rapid.SampledFrom([]int{0, 2}).Draw(rt, "ring")})
 		defer w.close()
 		var all []*htSolved
@@ -106,36 +105,13 @@ func TestHTManyRanks(t *testing.T) {
 	}
 }
 
-// htExpertsArgs is what a rank makes of its rows: as htSolve.
-type htExpertsArgs struct {
-	Rows, Infos               gpu.Ptr[byte]
-	Count                     gpu.Ptr[uint32]
-	Outs                      gpu.Ptr[uint16]
-	OutWeights                gpu.Ptr[float32]
-	Rank, Hidden, TopK, Bytes int
-}
-
-var htExperts = gpu.NewKernel("htExperts", func(t gpu.Thread, a htExpertsArgs) {
-	if t.Index() != 0 {
-		return
-	}
-	for i := range int(a.Count.Load()) {
-		for j := range a.Hidden {
-			v := gpu.Cast[uint16](a.Rows).At(i*a.Hidden + j).Load()
-			a.Outs.At(i*a.Hidden + j).Store(ref.ExpertFn(a.Rank, j, v))
-		}
-		for k := range a.TopK {
-			w := gpu.Cast[float32](a.Infos.Byte(uint64(i*a.Bytes + 16 + 4*a.TopK))).At(k).Load()
-			a.OutWeights.At(i*a.TopK + k).Store(w*1.25 + float32(a.Rank)/3)
-		}
-	}
-}, "")
-
 // A graph of two dispatches, the second with the layout of the first, and their combines, replayed with other tokens and
 // other numbers of them each time, brings what calls bring, and counts it; and calls between its replays do too.
-func TestHTGraph(t *testing.T) {
-	const ranks, tokens, hidden, topk, experts, replays = 4, 9, 24, 3, 10, 60
-	for _, perNode := range []int{2, 4} {
+func TestHTGraph(t *testing.T) { htGraph(t, 60, 2, 4) }
+
+func htGraph(t *testing.T, replays int, perNode ...int) {
+	const ranks, tokens, hidden, topk, experts = 4, 9, 24, 3, 10
+	for _, perNode := range perNode {
 		w := newHT(t, ranks, doorbell.Options{RanksPerNode: perNode}, moe.HTOptions{MaxTokens: tokens, Hidden: hidden, TopK: topk, Experts: experts, Layouts: 2, Ring: 4})
 		var all []*htSolved
 		for i := range replays {
@@ -192,8 +168,8 @@ func (w *htWorld) replay(r int, all []*htSolved, tokens int) error {
 			if err != nil {
 				return err
 			}
-			err = doorbell.Launch(st, htExperts, one, htExpertsArgs{Rows: got.Rows(), Infos: gpu.Cast[byte](got.Infos()), Count: got.Count(),
-				Outs: gpu.Cast[uint16](got.Outputs()), OutWeights: got.OutputWeights(), Rank: r, Hidden: o.Hidden, TopK: o.TopK, Bytes: got.InfoBytes()})
+			err = doorbell.Launch(st, moetest.HTExpertsKernel, one, moetest.HTExpertsArgs{Rows: gpu.Cast[uint16](got.Rows()), Weights: gpu.Cast[byte](got.Weights()),
+				Count: got.Count(), Outs: gpu.Cast[uint16](got.Outputs()), OutWeights: got.OutputWeights(), Rank: int32(r), Hidden: int32(o.Hidden), TopK: int32(o.TopK), Gap: int32(got.InfoBytes())})
 			if err == nil {
 				err = h.Combine(st, got, moe.HTCombined{Y: gpu.Cast[byte](y[i]), Weights: yw[i]})
 			}
@@ -203,7 +179,7 @@ func (w *htWorld) replay(r int, all []*htSolved, tokens int) error {
 		}
 		return nil
 	})
-	if err != nil {
+	if err := errors.Join(err, c.Barrier(context.Background())); err != nil { // no kernel runs while others record
 		return err
 	}
 	w.last[r] = got

@@ -3,7 +3,6 @@
 package moe_test
 
 import (
-	"fmt"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -31,9 +30,7 @@ func TestHTProperty(t *testing.T) {
 			Channels: rapid.IntRange(1, 5).Draw(rt, "channels"), Ring: rapid.SampledFrom([]int{0, 2, 3, 5}).Draw(rt, "ring"),
 		}
 		on := doorbell.Options{RanksPerNode: nodes(rt, ranks)}
-		if rapid.Bool().Draw(rt, "faults") {
-			on.Net, on.Faults = "fault+shm", fmt.Sprintf("seed=%d,all,unordered", rapid.Uint32().Draw(rt, "fault seed"))
-		}
+		misbehave(rt, &on)
 		w := newHT(t, ranks, on, o)
 		defer w.close()
 		put, counted := uint64(0), newHTCounted(w)

@@ -84,7 +84,11 @@ func TestKilledProcesses(t *testing.T) {
 		t.Skip("ranks in several processes share memory that the race detector cannot see, and it reports what is handed over there")
 	}
 	rnd := testenv.Random(t)
-	for _, network := range []string{"shm", "tcp"} {
+	networks := []string{"shm", "tcp"}
+	if onDevice() {
+		networks = []string{"dma", "staged+tcp"}
+	}
+	for _, network := range networks {
 		t.Run(network, func(t *testing.T) {
 			const ranks = 4
 			job := fmt.Sprintf("moe-%d-%x", os.Getpid(), rnd.Uint64())
