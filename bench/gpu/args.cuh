@@ -88,6 +88,20 @@ static_assert(offsetof(post_args, Step) == 496);
 static_assert(offsetof(post_args, Signal) == 504);
 static_assert(offsetof(post_args, reserved4) == 508);
 
+struct wqes_args {
+  exchange X;
+  int32_t Value;
+  int32_t Signal;
+  int32_t Lanes;
+  int32_t reserved4;
+};
+static_assert(sizeof(wqes_args) == 504 && alignof(wqes_args) == 8);
+static_assert(offsetof(wqes_args, X) == 0);
+static_assert(offsetof(wqes_args, Value) == 488);
+static_assert(offsetof(wqes_args, Signal) == 492);
+static_assert(offsetof(wqes_args, Lanes) == 496);
+static_assert(offsetof(wqes_args, reserved4) == 500);
+
 struct copy_args {
   dev_comm DC;
   window Send;

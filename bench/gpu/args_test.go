@@ -26,7 +26,7 @@ func TestArguments(t *testing.T) {
 	}{
 		"args.cuh": {"bench", "doorbell", "", []reflect.Type{
 			reflect.TypeFor[kernels.Result](), reflect.TypeFor[kernels.Exchange](), reflect.TypeFor[kernels.RateArgs](),
-			reflect.TypeFor[kernels.AllToAllArgs](), reflect.TypeFor[kernels.PostArgs](), reflect.TypeFor[kernels.CopyArgs](), reflect.TypeFor[bulk.BulkCopyArgs](),
+			reflect.TypeFor[kernels.AllToAllArgs](), reflect.TypeFor[kernels.PostArgs](), reflect.TypeFor[kernels.WQEsArgs](), reflect.TypeFor[kernels.CopyArgs](), reflect.TypeFor[bulk.BulkCopyArgs](),
 		}},
 		"moe_args.cuh": {"moe", "doorbell::moe", constants(), []reflect.Type{
 			reflect.TypeFor[moe.Result](), reflect.TypeFor[moe.Faults](), reflect.TypeFor[moe.Missing](), reflect.TypeFor[moe.Traffic](), reflect.TypeFor[moe.Meter](),

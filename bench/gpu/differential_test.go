@@ -51,7 +51,7 @@ func (j *job) keep(what string, rank int, b []byte) {
 
 // TestDifferential runs each kernel of bench/kernels on goroutines and on a GPU with the same seed: windows, signals and
 // results are the same to the bit, times left out. (Those of examples are of main packages, which nobody imports, and those of
-// examples/fused/layers have a reference of their own.)
+// examples/fused/layers have a reference of their own; WQEs drives a NIC, and is compared with its twin.)
 func TestDifferential(t *testing.T) {
 	needGPU(t)
 	compare(t, "cuda")

@@ -28,9 +28,10 @@ import (
 
 // twins are kernels of package moe in CUDA C++. swap puts them in the place of ours, and ours back: not while any is launched.
 type twins struct {
-	ptx  string       // for a GPU
-	lib  *ffi.Library // for the CPU
-	swap []func()
+	ptx    string       // for a GPU
+	lib    *ffi.Library // for the CPU
+	swap   []func()
+	theirs bool // the twins are in place
 }
 
 // twinsOf are those of a file: on a GPU from its PTX, which is read before the device loads its kernels; on the software device
@@ -104,6 +105,7 @@ func (w *twins) exchange() {
 	for _, f := range w.swap {
 		f()
 	}
+	w.theirs = !w.theirs
 }
 
 // ranks runs f on each rank at once.

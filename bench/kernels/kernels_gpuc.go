@@ -43,4 +43,6 @@ var (
 	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX, kernelsCubins...)
 	StampTimeKernel = gpu.NewKernel("StampTime", StampTime, kernelsPTX, kernelsCubins...).
 			Split("StampTime_DC_NIC1", func(a *StampArgs) bool { return a.DC.NIC == 1 })
+	WQEsKernel = gpu.NewKernel("WQEs", WQEs, kernelsPTX, kernelsCubins...).
+			Split("WQEs_X_DC_NIC1", func(a *WQEsArgs) bool { return a.X.DC.NIC == 1 })
 )
