@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # bench/gpu/bundle.sh DIR: puts all that bench/gpu/run.sh needs into DIR, for a machine that has a GPU and a toolkit, and
-# no Go. On that machine: DIR/run.sh [OUT], or DIR/run.sh --peers [OUT] on two GPUs. Needs gcc, for the C library. DEEPEP, a
-# clone of DeepEP, goes along for that run, at DEEPEP_REV (HEAD if it is not set; peers/deepep.sh is for v1.2.1).
+# no Go, and the same into DIR.tgz, which is less than half as large. On that machine: DIR/run.sh [OUT], or DIR/run.sh --peers
+# [OUT] on two GPUs. Needs gcc, for the C library. DEEPEP, a clone of DeepEP, goes along for that run, at DEEPEP_REV (HEAD if it is
+# not set; peers/deepep.sh is for v1.2.1).
 set -euo pipefail
 [ $# = 1 ] || { echo "usage: bench/gpu/bundle.sh DIR" >&2; exit 2; }
 mkdir -p "$1"
@@ -15,6 +16,11 @@ go build -o "$dir/measure" ./tools/measure
 go test -c -o "$dir/cuda.test" ./internal/device/cuda
 go test -c -o "$dir/gpu.test" ./bench/gpu
 go test -c -o "$dir/gintest.test" ./internal/gintest
+go test -c -o "$dir/moe.test" ./moe
+mkdir -p "$dir/examples"
+for main in examples/*/main.go; do
+	go build -o "$dir/examples/" "./${main%/*}"
+done
 CGO_ENABLED=1 go build -buildmode=c-shared -o "$dir/libdoorbell.so" ./plugins/libdoorbell
 mkdir -p "$dir/bench/gpu/peers" "$dir/peers"
 cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"
@@ -26,4 +32,5 @@ if [ -n "${DEEPEP-}" ]; then
 fi
 cp -r include examples/cxx "$dir/"
 cp bench/kernels/kernels_gpuc.ptx "$dir/"
-cp bench/gpu/run.sh bench/gpu/peers.sh "$dir/"
+cp bench/gpu/run.sh bench/gpu/examples.sh bench/gpu/peers.sh "$dir/"
+tar -C "$dir" -czf "$dir.tgz" .

@@ -73,7 +73,7 @@ func enough(cmd string, rounds int) int {
 	switch {
 	case cmd == loadCommand:
 		return min(rounds, 3)
-	case cmd == copiesCommand, cmd == llTwinsCommand, cmd == htTwinsCommand, cmd == deepepCommand, strings.HasPrefix(cmd, "bench ll "), strings.HasPrefix(cmd, "bench ht "):
+	case cmd == copiesCommand, cmd == llTwinsCommand, cmd == htTwinsCommand, cmd == wqesCommand, cmd == deepepCommand, strings.HasPrefix(cmd, "bench ll "), strings.HasPrefix(cmd, "bench ht "):
 		return min(rounds, 1)
 	}
 	return rounds
@@ -141,8 +141,9 @@ func gpuCases() []gpuCase {
 	return all
 }
 
-// runGPU measures what pick chooses for so many GPUs, with the programs that bench/gpu/bundle.sh put into dir.
-func runGPU(dir string, out io.Writer, rounds int, only string, pick func(gpus int) []gpuCase) error {
+// runGPU measures what pick chooses for so many GPUs, with the programs that bench/gpu/bundle.sh put into dir. What has not ended when
+// ctx does is left out, and told.
+func runGPU(ctx context.Context, dir string, out io.Writer, rounds int, only string, pick func(gpus int) []gpuCase) error {
 	gpus, err := visibleGPUs()
 	if err != nil {
 		return err
@@ -173,7 +174,7 @@ func runGPU(dir string, out io.Writer, rounds int, only string, pick func(gpus i
 			if round >= enough(cmd, rounds) {
 				continue
 			}
-			r, err := runCommand(dir, cmd)
+			r, err := runCommand(ctx, dir, cmd)
 			if notHere(cmd, err) {
 				fmt.Fprintf(os.Stderr, "left out: %s: %v\n", cmd, err)
 			} else if err != nil {
@@ -251,10 +252,10 @@ func (c *gpuCase) row(runs map[string][]*gpuRun) (Row, bool) {
 	return row, true
 }
 
-// notHere says whether a peer's program is not there, or said that it cannot run on this machine.
+// notHere says whether a peer's program is not there, or said that it cannot run on this machine, or nothing can be counted here.
 func notHere(cmd string, err error) bool {
 	var ended *exec.ExitError
-	return strings.HasPrefix(cmd, "peers/") && (errors.Is(err, fs.ErrNotExist) || errors.As(err, &ended) && ended.ExitCode() == 3)
+	return errors.Is(err, errNoCounters) || strings.HasPrefix(cmd, "peers/") && (errors.Is(err, fs.ErrNotExist) || errors.As(err, &ended) && ended.ExitCode() == 3)
 }
 
 // ofCommand says whether a command is one of doorbell's.
@@ -282,16 +283,23 @@ func (r *gpuRun) readFloors(out []byte, mark string) error {
 }
 
 // runCommand runs a command of a case once.
-func runCommand(dir, cmd string) (*gpuRun, error) {
+func runCommand(ctx context.Context, dir, cmd string) (*gpuRun, error) {
 	limit := 40 * time.Second
 	switch cmd {
-	case llTwinsCommand, htTwinsCommand:
+	case llTwinsCommand, htTwinsCommand, wqesCommand:
 		limit = 60 * time.Second
 	case deepepCommand:
 		limit = 150 * time.Second
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if cmd == wqesCommand {
+		pairs, err := countWQEs(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		return &gpuRun{pairs: pairs}, nil
+	}
 	args := strings.Fields(cmd)
 	program := filepath.Join(dir, args[0])
 	if args[0] == "bench" {

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +33,7 @@ func TestGPURows(t *testing.T) {
 esac`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
-	err := runGPU(dir, &out, 2, "put + signal", onGPUs(false))
+	err := runGPU(t.Context(), dir, &out, 2, "put + signal", onGPUs(false))
 	if err == nil || !strings.Contains(err.Error(), "no such kernel") {
 		t.Errorf("a command's failure is not told: %v", err)
 	}
@@ -40,20 +43,25 @@ esac`)
 		!strings.Contains(got, `"rounds":4`) { // of what is measured in turn, a pair is a round
 		t.Errorf("rows:\n%s", got)
 	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := runGPU(over, dir, io.Discard, 2, "put + signal", onGPUs(false)); !errors.Is(err, context.Canceled) {
+		t.Errorf("with no time: %v", err)
+	}
 	fakeProgram(t, dir, "gpu.test", `echo 'pair: {"case":"bulk copy, 16 blocks, twin","ours":[8,6,9],"theirs":[4,4,4]}'`)
 	out.Reset()
-	if err := runGPU(dir, &out, 2, "bulk copy, 16 ", onGPUs(false)); err != nil || !strings.Contains(out.String(), `"ratio":{"min":1.5,"median":2,"max":2.25}`) || !strings.Contains(out.String(), `"rounds":3,`) {
+	if err := runGPU(t.Context(), dir, &out, 2, "bulk copy, 16 ", onGPUs(false)); err != nil || !strings.Contains(out.String(), `"ratio":{"min":1.5,"median":2,"max":2.25}`) || !strings.Contains(out.String(), `"rounds":3,`) {
 		t.Errorf("%v, rows of pairs:\n%s", err, out.String())
 	}
 	for _, bad := range []string{"nothing", `pair: {"case":"x","ours":[1],"theirs":[]}`, "pair: 3"} {
 		fakeProgram(t, dir, "gpu.test", "echo '"+bad+"'")
-		if err := runGPU(dir, &out, 1, "bulk copy, 16 ", onGPUs(false)); err == nil {
+		if err := runGPU(t.Context(), dir, &out, 1, "bulk copy, 16 ", onGPUs(false)); err == nil {
 			t.Errorf("%q was read", bad)
 		}
 	}
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":false,"error":"a byte is wrong","rows":[{"bytes":8,"p50_us":5}]}'`)
 	out.Reset()
-	if err := runGPU(dir, &out, 1, "put + signal", onGPUs(false)); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
+	if err := runGPU(t.Context(), dir, &out, 1, "put + signal", onGPUs(false)); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "a byte is wrong") {
 		t.Errorf("wrong bytes made rows: %v\n%s", err, out.String())
 	}
 }
@@ -83,7 +91,7 @@ func TestOverGPUs(t *testing.T) {
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":true,"rows":[{"bytes":8,"gpus":2,"p50_us":5}]}'`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
-	if err := runGPU(dir, &out, 1, "2 ranks, pingpong", onGPUs(false)); err != nil || strings.Count(out.String(), `"gpus":2`) != 2 {
+	if err := runGPU(t.Context(), dir, &out, 1, "2 ranks, pingpong", onGPUs(false)); err != nil || strings.Count(out.String(), `"gpus":2`) != 2 {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }
@@ -100,7 +108,7 @@ func TestMoERows(t *testing.T) {
 		"ll, 1 rank, 128 tokens, BF16, dispatch": `"min":5,`, "ll, 1 rank, 128 tokens, BF16, combine": `"min":6,`, "ht, 4 ranks": "",
 	} {
 		var out strings.Builder
-		err := runGPU(dir, &out, 1, name, func(int) []gpuCase { return moeCases() })
+		err := runGPU(t.Context(), dir, &out, 1, name, func(int) []gpuCase { return moeCases() })
 		if rows := strings.Count(out.String(), "\n"); err != nil || !strings.Contains(out.String(), want) || rows != min(len(want), 1) {
 			t.Errorf("%s: %d rows, %v:\n%s", name, rows, err, out.String())
 		}
@@ -122,7 +130,7 @@ Fake GPU, 1.2.3'`)
 [0] figure: {"floor":"LSA copy to the other GPU, 16 blocks","GBps":300}'`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	var out strings.Builder
-	if err := runGPU(dir, &out, 2, "LSA copy, 16 blocks", func(int) []gpuCase { return peerCases() }); err != nil {
+	if err := runGPU(t.Context(), dir, &out, 2, "LSA copy, 16 blocks", func(int) []gpuCase { return peerCases() }); err != nil {
 		t.Error(err)
 	}
 	for _, want := range []string{`"ratio":{"min":0.75,"median":0.75,"max":0.75}`, `"ours":{"min":300,`, `"theirs":{"min":350,`, "2 x Fake GPU, driver 1.2.3", `"command":"doorbell run -n 2`, `"target":"at least 0.84x"`} {
@@ -136,7 +144,7 @@ Fake GPU, 1.2.3'`)
 		}
 		failed := status == "exit 1"
 		out.Reset()
-		err := runGPU(dir, &out, 1, "peer: NCCL all-reduce, 8 B", func(int) []gpuCase { return peerCases() })
+		err := runGPU(t.Context(), dir, &out, 1, "peer: NCCL all-reduce, 8 B", func(int) []gpuCase { return peerCases() })
 		if (err != nil) != failed || out.Len() > 0 {
 			t.Errorf("NCCL with %q: %v (want an error: %v), rows\n%s", status, err, failed, out.String())
 		}

@@ -33,15 +33,19 @@ func main() {
 	share := flag.Bool("share", false, "with -gpu, also run the cases of more ranks than there are GPUs, all ranks on one: a dry run")
 	peers := flag.Bool("peers", false, "with -gpu, measure two GPUs, beside NCCL, NVSHMEM and DeepEP, as bench/gpu/run.sh --peers does")
 	moe := flag.Bool("moe", false, "with -gpu, measure dispatch and combine")
+	wqes := flag.Bool("wqes", false, "with -gpu, count what WQEs cost the device")
+	bound := flag.Duration("for", time.Hour, "with -gpu, how long it may take: rows are made of what has run by then")
 	flag.Parse()
 	pick := onGPUs(*share)
 	switch {
 	case *peers:
 		pick = func(int) []gpuCase { return peerCases() }
+	case *wqes:
+		pick = func(int) []gpuCase { return wqeCases() }
 	case *moe:
 		pick = func(int) []gpuCase { return append(moeCases(), twinCases()...) }
 	}
-	if err := run(*out, *rounds, *only, *gpu, pick); err != nil {
+	if err := run(*out, *rounds, *only, *gpu, *bound, pick); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
 		os.Exit(1)
 	}
@@ -87,7 +91,7 @@ type env struct {
 }
 
 // run measures cases, or with gpu those that pick chooses for its GPUs, with the programs in that folder.
-func run(out string, rounds int, only, gpu string, pick func(gpus int) []gpuCase) (err error) {
+func run(out string, rounds int, only, gpu string, bound time.Duration, pick func(gpus int) []gpuCase) (err error) {
 	to := os.Stdout
 	if out != "" {
 		if to, err = os.OpenFile(out, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
@@ -96,7 +100,9 @@ func run(out string, rounds int, only, gpu string, pick func(gpus int) []gpuCase
 		defer to.Close()
 	}
 	if gpu != "" {
-		return runGPU(gpu, to, rounds, only, pick)
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		return runGPU(ctx, gpu, to, rounds, only, pick)
 	}
 	dir, err := os.MkdirTemp("", "doorbell-measure")
 	if err != nil {
