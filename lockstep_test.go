@@ -58,3 +58,42 @@ func TestTeamworkInWarps(t *testing.T) {
 		})
 	}
 }
+
+// TestLSABarrierInWarps: lanes that tell and hear ranks of their own end together. Where one hears nothing all time out,
+// and the call that is repeated ends when the last rank has come. Where the lane that posted hears of its rank at once,
+// what it has aggregated leaves all the same: another lane's rank comes after that.
+func TestLSABarrierInWarps(t *testing.T) {
+	each(t, local(t, 3, doorbell.Options{Backend: "gdaki"}), func(r *rank) {
+		dc := r.devComm(doorbell.Needs{Barriers: 1, Signals: 1, Sharing: doorbell.OneThread})
+		if r.Rank() != 2 {
+			r.startLanes(one, func(t gpu.Thread) {
+				d := dc.Device()
+				c := gin.Open(&d, 0)
+				c.SetTimeout(1e6)
+				for i := range 3 {
+					expect(c.LSABarrier(gin.ByWarp(t), 0), gin.Timeout, "barrier %d without rank 2", i)
+				}
+			})
+			r.wait()
+		}
+		r.sync()
+		r.startLanes(one, func(t gpu.Thread) {
+			d := dc.Device()
+			c, warp, world := gin.Open(&d, 0), gin.ByWarp(t), gin.World(&d)
+			c.SetTimeout(5e9)
+			ok(c.LSABarrier(warp, 0), "barrier after timeouts")
+			switch d.Rank {
+			case 0:
+				ok(c.WaitSignal(warp, 0, 1, 64, gin.FromPeer(world, 1)), "rank 1, which is about to arrive")
+				ok(c.Signal(warp, world, 2, gin.StrongInc(0).Aggregate()), "what rank 2 waits for")
+			case 1:
+				ok(c.Signal(warp, world, 0, gin.StrongInc(0)), "signal")
+			case 2:
+				ok(c.WaitSignal(warp, 0, 1, 64, gin.FromPeer(world, 0)), "wait before the barrier")
+			}
+			ok(c.LSABarrier(warp, 0), "barrier behind what was aggregated")
+		})
+		r.wait()
+		r.drop(dc)
+	})
+}

@@ -28,8 +28,8 @@ const (
 // an id, in whatever context.
 func (c *Context) LSABarrier(co Coop, id int32) Status {
 	s := Invalid
-	if co.begin() && c.barrierValid(id, FenceNone) {
-		s = c.lsaBarrier(co.t, id)
+	if co.begin(); c.barrierValid(id, FenceNone) {
+		s = c.lsaBarrier(co, id)
 	}
 	return co.end(s)
 }
@@ -84,7 +84,7 @@ func (c *Context) hybridBarrier(t gpu.Thread, id int32, fence Fence) Status {
 	if at.Load() == 0 {
 		if byAll {
 			gpu.Fence(gpu.Release, gpu.ScopeSys) // stores to LSA peers: no signal of the network covers them
-		} else if s := c.lsaBarrier(t, id); s != OK {
+		} else if s := c.lsaBarrier(ByThread(t), id); s != OK {
 			return s
 		}
 		at.Store(1)
@@ -96,7 +96,7 @@ func (c *Context) hybridBarrier(t gpu.Thread, id int32, fence Fence) Status {
 		at.Store(2)
 	}
 	if puts && c.dc.LSASize > 1 {
-		if s := c.lsaBarrier(t, id); s != OK {
+		if s := c.lsaBarrier(ByThread(t), id); s != OK {
 			return s
 		}
 	}
@@ -104,28 +104,44 @@ func (c *Context) hybridBarrier(t gpu.Thread, id int32, fence Fence) Status {
 	return OK
 }
 
-func (c *Context) lsaBarrier(t gpu.Thread, id int32) Status {
-	st := c.dc.Barrier.At(int(id)).Raw()
-	team := LSA(c.dc)
-	if st.Arrived == st.Done {
-		st.Arrived++
-		st.Heard = 0
-		gpu.Fence(gpu.Release, gpu.ScopeSys)
-		for p := range team.Ranks {
-			box := c.dc.PeerInbox.At(int(p)).Load().At(int(id*team.Ranks + team.Rank))
-			gpu.Store(box, st.Arrived, gpu.Release, gpu.ScopeSys)
+// lsaBarrier is called by all of the lanes (Coop.lanes): the ranks are dealt out to them. All that is kept of an id is the
+// last epoch that was complete: who comes back after a time-out tells of the same one again, which changes nothing.
+func (c *Context) lsaBarrier(co Coop, id int32) Status {
+	lane, lanes := co.lanes()
+	if lane >= lanes {
+		return OK
+	}
+	team, done := LSA(c.dc), gpu.PtrTo(&c.dc.Barrier.At(int(id)).Raw().Done)
+	others := team.Ranks - 1
+	// On their way while the fence waits, since nothing between needs them. The fence is one for all ranks: a release store
+	// to each would wait for the one before it.
+	box := c.dc.PeerInbox.At(int(min(team.other(lane), others))).Load()
+	epoch := early(done)
+	gpu.Fence(gpu.Release, gpu.ScopeSys)
+	s := OK
+	if lane < others {
+		epoch++
+		for i := lane; ; {
+			gpu.Store(box.At(int(id*team.Ranks+team.Rank)), epoch, gpu.Relaxed, gpu.ScopeSys)
+			if i += lanes; i >= others {
+				break
+			}
+			box = c.dc.PeerInbox.At(int(team.other(i))).Load()
+		}
+		if c.bundled {
+			c.pushAll(co.t) // who posted may have heard of its ranks before others have of theirs
+		}
+		w := waiter{note: abi.Record{Op: abi.OpLSABarrier, ID: uint32(id), Ctx: uint32(c.id)}}
+		for i := lane; i < others && s == OK; i += lanes {
+			p := team.other(i)
+			w.note.Peer = team.WorldRank(c.dc, p)
+			s = c.arrived(co.t, c.dc.Inbox.At(int(id*team.Ranks+p)), epoch, &w, team)
 		}
 	}
-	w := waiter{note: abi.Record{Op: abi.OpLSABarrier, ID: uint32(id), Ctx: uint32(c.id), Wanted: st.Arrived}}
-	for ; int32(st.Heard) < team.Ranks; st.Heard++ {
-		p := int32(st.Heard)
-		w.note.Peer = team.WorldRank(c.dc, p)
-		if s := c.arrived(t, c.dc.Inbox.At(int(id*team.Ranks+p)), st.Arrived, &w, team); s != OK {
-			return s
-		}
+	if s = co.agree(s); s == OK && lane == 0 {
+		done.Store(epoch)
 	}
-	st.Done = st.Arrived
-	return OK
+	return s
 }
 
 // barrier: where puts are to be covered each rank signals each, since a strong signal covers those to its own target.
@@ -217,9 +233,8 @@ func (c *Context) arrived(t gpu.Thread, word gpu.Ptr[uint64], want uint64, w *wa
 		}
 		w.note.Wanted, w.note.Seen = want, seen
 		if c.dc.Together != 0 && team.Ranks > c.dc.Together {
-			s = c.pause(t, w, FromTeam(team)) // what is waited for comes when somebody else runs: 64 looks before are 5 us lost
-		} else {
-			s = c.step(t, w, FromTeam(team))
+			w.polls = c.dc.Looks - 1 // what is waited for comes when somebody else runs: 64 looks before are 5 us lost
 		}
+		s = c.step(t, w, FromTeam(team))
 	}
 }

@@ -2,7 +2,11 @@
 
 package gin
 
-import "github.com/doorbell-net/doorbell/gpu"
+import (
+	"math/bits"
+
+	"github.com/doorbell-net/doorbell/gpu"
+)
 
 // Coop names the threads that take part in a call.
 type Coop struct {
@@ -47,6 +51,30 @@ func (co Coop) gather() bool {
 	}
 	co.t.SyncBlock()
 	return co.t.Index() == 0
+}
+
+// lanes is which of how many threads the calling one is where each has a part: one alone, or a warp's lanes, of a block the
+// first warp's. The block's other threads are past them.
+func (co Coop) lanes() (lane, of int32) {
+	switch co.kind {
+	case coopWarp:
+		return co.t.Lane(), gpu.WarpSize
+	case coopBlock:
+		return co.t.Index(), gpu.WarpSize
+	}
+	return 0, 1
+}
+
+// agree is OK when each of the lanes has it, else what the first that has not says. What each saw, all see.
+func (co Coop) agree(s Status) Status {
+	if co.alone() {
+		return s
+	}
+	co.t.SyncWarp()
+	if bad := gpu.Ballot(co.t, s != OK); bad != 0 {
+		s = Status(gpu.ShflIdx(co.t, uint32(s), int32(bits.TrailingZeros32(bad))))
+	}
+	return s
 }
 
 // end gives the issuing thread's status to all, and what it saw before.

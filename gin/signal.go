@@ -153,7 +153,7 @@ func (c *Context) waitPair(t gpu.Thread, net, lsa gpu.Ptr[uint64], off uint64, w
 			return s // after one more look: it may have come before its sender was lost
 		}
 		w.note.Seen = seen
-		if w.polls++; w.polls%c.dc.Looks != 0 {
+		if w.polls++; w.polls&(c.dc.Looks-1) != 0 {
 			t.Relax(w.round)
 		} else {
 			s = c.pause(t, w, src)

@@ -29,6 +29,14 @@ func (t Team) WorldRank(dc *DevComm, peer int32) int32 { return dc.Rank + (peer-
 // Has says whether peer is a rank of the team.
 func (t Team) Has(peer int32) bool { return peer >= 0 && peer < t.Ranks }
 
+// other is number i, from 0, of the ranks of the team but this one.
+func (t Team) other(i int32) int32 {
+	if i >= t.Rank {
+		return i + 1
+	}
+	return i
+}
+
 // TeamRank is the rank in the team of a rank of the world, or -1 when it is not in it.
 func (t Team) TeamRank(dc *DevComm, world int32) int32 {
 	away := world - dc.Rank

@@ -22,7 +22,7 @@ type waiter struct {
 // step is called after each look that found nothing. OK: look again.
 func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 	w.polls++
-	if w.polls%c.dc.Looks != 0 {
+	if w.polls&(c.dc.Looks-1) != 0 {
 		if w.polls == 1 && begin(t) {
 			w.polls-- // there may be more to move
 		}

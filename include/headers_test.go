@@ -75,7 +75,7 @@ func TestHeaderPTX(t *testing.T) {
 		"fence.acq_rel.sys",
 		"ld.acquire.sys.global.u64", "ld.relaxed.cta.global.u64", "ld.relaxed.gpu.global.u64", "ld.relaxed.sys.global.u32", "ld.relaxed.sys.global.u64",
 		"red.relaxed.gpu.global.add.u64", "red.release.sys.global.add.u64",
-		"st.relaxed.gpu.global.u64", "st.relaxed.sys.global.u32", "st.relaxed.sys.global.u64", "st.release.sys.global.u32", "st.release.sys.global.u64",
+		"st.relaxed.gpu.global.u64", "st.relaxed.sys.global.u32", "st.relaxed.sys.global.u64", "st.release.sys.global.u32",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("ordered instructions:\ngot  %q\nwant %q", got, want)

@@ -272,7 +272,7 @@ class context {
   DOORBELL_DEVICE int32_t signal_word(int32_t i) const { return id * int32_t(dc.SignalStride) + i; }
   DOORBELL_DEVICE uint32_t trouble(source src, record &note) const;
   DOORBELL_DEVICE uint32_t pause(waiter &w, source src) const;
-  DOORBELL_DEVICE uint32_t step(waiter &w, source src) const { return ++w.polls % dc.Looks ? uint32_t(ok) : pause(w, src); }
+  DOORBELL_DEVICE uint32_t step(waiter &w, source src) const { return ++w.polls & (dc.Looks - 1) ? uint32_t(ok) : pause(w, src); }
   DOORBELL_DEVICE int32_t source_peer(source src) const;
   DOORBELL_DEVICE uint32_t wait_word(int32_t i, int32_t sig, uint64_t least, int32_t bits, source src);
   DOORBELL_DEVICE uint32_t wait_near(int32_t sig, uint64_t least, int32_t bits, source src) const;
@@ -284,7 +284,7 @@ class context {
   DOORBELL_DEVICE uint32_t wait_ticket(const request &r) const;
   DOORBELL_DEVICE bool barrier_valid(int32_t i, uint32_t f) const;
   DOORBELL_DEVICE barrier_state *gin_barrier(int32_t i) const { return dc.Barrier + ((1 + id) * dc.Barriers + i); }  // those of LSA barriers stand before all contexts'
-  DOORBELL_DEVICE uint32_t lsa_barrier_one(int32_t id);
+  DOORBELL_DEVICE uint32_t lsa_barrier_part(coop co, int32_t id);
   DOORBELL_DEVICE uint32_t barrier_one(team t, int32_t id, fence f);
   DOORBELL_DEVICE uint32_t hybrid_barrier_one(int32_t id, fence f);
   DOORBELL_DEVICE uint32_t announce(team t, int32_t peer, int32_t first, bool strong);

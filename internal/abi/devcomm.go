@@ -36,7 +36,7 @@ type DevComm struct {
 
 	SignalStride uint32 // words per context in Net and LSA: signals, then the GIN barriers'
 	CellPayload  uint32 // puts up to this size travel in the descriptor or its cell
-	Looks        uint32 // looks of a wait between two calls of Idle; few where the network is polled by waiting threads
+	Looks        uint32 // looks of a wait between two calls of Idle, a power of two; few where the network is polled by waiting threads
 	Sharing      uint32 // Share*: which threads use a context at once
 	Refused      uint32 // Flag* that this communicator was made without: a call that needs one is Invalid
 	Remote       uint32 // not 0: what is complete is visible at its target
@@ -142,7 +142,8 @@ type Index struct {
 	_         [48]byte
 }
 
-// BarrierState is the owner's side of one barrier; a barrier that timed out is taken up again where it was.
+// BarrierState is the owner's side of one barrier; a barrier that timed out is taken up again where it was. Of an LSA barrier
+// there is Done alone.
 type BarrierState struct {
 	Arrived uint64 // epoch announced, or being announced
 	Done    uint64 // last epoch that was complete

@@ -24,9 +24,9 @@ var stacks = map[string]stack{
 	"github.com/doorbell-net/doorbell/examples/fused/layers.MultiplyReduce_DC_NIC1": {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/kvhandoff.Prefill_DC_NIC1":           {24, true, nicSpills},
-	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {152, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {160, true, nicSpills},
 	"github.com/doorbell-net/doorbell/internal/gintest.Start_DC_NIC1":               {16, true, nicSpills},
-	"github.com/doorbell-net/doorbell/internal/gintest.Team_DC_NIC1":                {80, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Team_DC_NIC1":                {128, true, nicSpills},
 }
 
 type stack struct {

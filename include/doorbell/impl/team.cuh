@@ -48,7 +48,8 @@ DOORBELL_DEVICE status context::lsa_signal_at(coop co, int32_t lsa_peer, const s
 
 DOORBELL_DEVICE status context::lsa_barrier(coop co, int32_t barrier_id) {
   uint32_t s = invalid;
-  if (word::begins(co) && barrier_valid(barrier_id, fence_none)) s = lsa_barrier_one(barrier_id);
+  word::begins(co);
+  if (barrier_valid(barrier_id, fence_none)) s = lsa_barrier_part(co, barrier_id);
   return status(word::ends(co, s));
 }
 
@@ -78,7 +79,7 @@ DOORBELL_DEVICE uint32_t context::hybrid_barrier_one(int32_t barrier_id, fence f
   if (*stage == 0) {
     if (by_all)
       word::fence_sys();  // stores to LSA peers: no signal of the network covers them
-    else if (uint32_t s = lsa_barrier_one(barrier_id))
+    else if (uint32_t s = lsa_barrier_part(by_thread, barrier_id))
       return s;
     *stage = 1;
   }
@@ -87,29 +88,42 @@ DOORBELL_DEVICE uint32_t context::hybrid_barrier_one(int32_t barrier_id, fence f
     *stage = 2;
   }
   if (puts && dc.LSASize > 1)
-    if (uint32_t s = lsa_barrier_one(barrier_id)) return s;
+    if (uint32_t s = lsa_barrier_part(by_thread, barrier_id)) return s;
   *stage = 0;
   return ok;
 }
 
-DOORBELL_DEVICE uint32_t context::lsa_barrier_one(int32_t barrier_id) {
-  barrier_state *st = dc.Barrier + barrier_id;
+// lsa_barrier_part is called by all threads that take part: the ranks are dealt out to the first warp's lanes. All that is kept
+// of an id is the last epoch that was complete: who comes back after a time-out tells of the same one again, which changes nothing.
+DOORBELL_DEVICE uint32_t context::lsa_barrier_part(coop co, int32_t barrier_id) {
+  int32_t lane = int32_t(word::lane(co)), lanes = co == by_thread ? 1 : word::warp_size;
+  if (lane >= lanes) return ok;
   team t = lsa(dc);
-  if (st->Arrived == st->Done) {
-    st->Arrived++;
-    st->Heard = 0;
-    word::fence_sys();
-    for (int32_t p = 0; p < t.ranks; p++) word::release_sys(dc.PeerInbox[p] + (barrier_id * t.ranks + t.rank), st->Arrived);
+  int32_t others = t.ranks - 1;
+  auto other = [&](int32_t i) { return i < t.rank ? i : i + 1; };  // the ranks but this one
+  uint64_t *done = &dc.Barrier[barrier_id].Done;
+  // On their way while the fence waits. It is one for all ranks: a release store to each would wait for the one before it.
+  uint64_t *box = dc.PeerInbox[lane < others ? other(lane) : others];
+  uint64_t epoch = word::relaxed_block(done);
+  word::fence_sys();
+  uint32_t s = ok;
+  if (lane < others) {
+    epoch++;
+    for (int32_t i = lane;;) {
+      word::store_sys(box + (barrier_id * t.ranks + t.rank), epoch);
+      if ((i += lanes) >= others) break;
+      box = dc.PeerInbox[other(i)];
+    }
+    waiter w = {};
+    w.note.Op = op_lsa_barrier, w.note.ID = uint32_t(barrier_id), w.note.Ctx = uint32_t(id);
+    for (int32_t i = lane; i < others && s == ok; i += lanes) {
+      w.note.Peer = t.world_rank(dc, other(i));
+      s = arrived(dc.Inbox + (barrier_id * t.ranks + other(i)), epoch, w, t);
+    }
   }
-  waiter w = {};
-  w.note.Op = op_lsa_barrier, w.note.ID = uint32_t(barrier_id), w.note.Ctx = uint32_t(id);
-  for (; int32_t(st->Heard) < t.ranks; st->Heard++) {
-    int32_t p = int32_t(st->Heard);
-    w.note.Peer = t.world_rank(dc, p);
-    if (uint32_t s = arrived(dc.Inbox + (barrier_id * t.ranks + p), st->Arrived, w, t)) return s;
-  }
-  st->Done = st->Arrived;
-  return ok;
+  s = word::agree(co, s);
+  if (s == ok && lane == 0) *done = epoch;
+  return s;
 }
 
 // barrier_one: where puts are to be covered each rank signals each, since a strong signal covers those to its own target.
@@ -170,7 +184,8 @@ DOORBELL_DEVICE uint32_t context::arrived(const uint64_t *at, uint64_t want, wai
     if (int64_t(seen - want) >= 0) return ok;
     if (s) return s;
     w.note.Wanted = want, w.note.Seen = seen;
-    s = dc.Together && t.ranks > dc.Together ? pause(w, from_team(t)) : step(w, from_team(t));
+    if (dc.Together && t.ranks > dc.Together) w.polls = dc.Looks - 1;  // what is waited for comes when somebody else runs
+    s = step(w, from_team(t));
   }
 }
 

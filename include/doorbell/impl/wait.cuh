@@ -131,7 +131,7 @@ DOORBELL_DEVICE uint32_t context::wait_pair(const uint64_t *net, const uint64_t 
     }
     if (s) return s;  // after one more look: it may have come before its sender was lost
     w.note.Seen = seen;
-    if (++w.polls % dc.Looks == 0) s = pause(w, src);
+    if ((++w.polls & (dc.Looks - 1)) == 0) s = pause(w, src);
   }
 }
 

@@ -28,6 +28,7 @@ namespace word {
 #ifdef __CUDACC__
 
 constexpr bool on_gpu = true;
+constexpr int32_t warp_size = 32;
 
 #define DOORBELL_LOAD(name, op, T, t, c)                                                                  \
   DOORBELL_DEVICE T name(const T *p) {                                                                    \
@@ -63,7 +64,6 @@ DOORBELL_STORE(store_sys, "st.relaxed.sys.global", uint64_t, "u64", "l")
 DOORBELL_STORE(store_gpu, "st.relaxed.gpu.global", uint64_t, "u64", "l")
 DOORBELL_STORE(store_phased, "st.relaxed.sys.global", uint64_t, "u64", "l")  // a word that says by a bit of its own that it is new
 DOORBELL_STORE(release_sys, "st.release.sys.global", uint32_t, "u32", "r")
-DOORBELL_STORE(release_sys, "st.release.sys.global", uint64_t, "u64", "l")
 DOORBELL_STORE(add_release_sys, "red.release.sys.global.add", uint64_t, "u64", "l")
 DOORBELL_STORE(add_relaxed_gpu, "red.relaxed.gpu.global.add", uint64_t, "u64", "l")
 DOORBELL_ADD(fetch_add_gpu, "atom.relaxed.gpu.global.add", uint64_t, "u64", "l")
@@ -100,6 +100,14 @@ DOORBELL_DEVICE bool begins(coop co) {
   else
     __syncthreads();
   return lane(co) == 0;
+}
+
+// agree is ok (0) when each lane of the first warp has it, else what the first that has not says. What each saw, all see.
+DOORBELL_DEVICE uint32_t agree(coop co, uint32_t s) {
+  if (co == by_thread) return s;
+  __syncwarp();
+  uint32_t bad = __ballot_sync(~0u, s != 0);
+  return bad ? __shfl_sync(~0u, s, __ffs(int(bad)) - 1) : s;
 }
 
 // ends gives the issuing thread's number to all, and what it saw before.
@@ -140,6 +148,7 @@ using wide = uint4;
 #else  // the CPU
 
 constexpr bool on_gpu = false;
+constexpr int32_t warp_size = 1;
 
 inline uint32_t relaxed_sys(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 inline uint64_t relaxed_sys(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
@@ -151,7 +160,6 @@ inline void store_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC
 inline void store_gpu(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 inline void store_phased(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline void release_sys(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-inline void release_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline void add_release_sys(uint64_t *p, uint64_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELEASE); }
 inline void add_relaxed_gpu(uint64_t *p, uint64_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline uint64_t fetch_add_gpu(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
@@ -184,6 +192,7 @@ inline void wake(uint32_t *asleep) {
 inline uint64_t lane(coop) { return 0; }
 inline uint64_t lanes(coop) { return 1; }
 inline bool begins(coop) { return true; }
+inline uint32_t agree(coop, uint32_t s) { return s; }
 inline uint32_t ends(coop, uint32_t v) { return v; }
 inline uint64_t share(coop, uint64_t v) { return v; }
 inline void gathered(coop) {}
