@@ -125,11 +125,10 @@ DB uint32_t write_one(const queue &q, uint64_t at, uint64_t value) {
   if (stale || !word::in_bounds(at, bytes, size) || !word::in_bounds(at, bytes, src.Size) || bytes == 0 || bytes > dc.MaxMessage) return invalid;
   if (stuck | ended) return stuck ? stuck : ended;
   uint64_t n = a.Signal ? 2 : 1;
-  do {
+  for (;; limit = word::relaxed_gpu(&q.prod.Credit), ticket = word::relaxed_gpu(&q.prod.Ticket)) {
     if (int64_t(limit - ticket) < int64_t(n)) return timeout;  // there is room for all that it is run with
     if (q.claim(ticket, n)) break;
-    limit = word::relaxed_gpu(&q.prod.Credit), ticket = word::relaxed_gpu(&q.prod.Ticket);
-  } while (true);
+  }
   uint32_t number = q.pair_of.Number, far_key = *key_of(dst, dc.Ranks, peer);
   uint64_t b[wqe_words] = {pair(uint32_t(ticket & 0xffff) << 8 | op_write, number << 8 | 3), be(0x08ull << 32), be(at), pair(far_key, 0), 0, 0, 0, 0};
   if (a.Value) {
