@@ -64,6 +64,7 @@ DOORBELL_STORE(store_sys, "st.relaxed.sys.global", uint64_t, "u64", "l")
 DOORBELL_STORE(store_gpu, "st.relaxed.gpu.global", uint64_t, "u64", "l")
 DOORBELL_STORE(store_phased, "st.relaxed.sys.global", uint64_t, "u64", "l")  // a word that says by a bit of its own that it is new
 DOORBELL_STORE(release_sys, "st.release.sys.global", uint32_t, "u32", "r")
+DOORBELL_STORE(release_sys, "st.release.sys.global", uint64_t, "u64", "l")
 DOORBELL_STORE(add_release_sys, "red.release.sys.global.add", uint64_t, "u64", "l")
 DOORBELL_STORE(add_relaxed_gpu, "red.relaxed.gpu.global.add", uint64_t, "u64", "l")
 DOORBELL_ADD(fetch_add_gpu, "atom.relaxed.gpu.global.add", uint64_t, "u64", "l")
@@ -160,6 +161,7 @@ inline void store_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC
 inline void store_gpu(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 inline void store_phased(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline void release_sys(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+inline void release_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline void add_release_sys(uint64_t *p, uint64_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELEASE); }
 inline void add_relaxed_gpu(uint64_t *p, uint64_t v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline uint64_t fetch_add_gpu(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
