@@ -27,8 +27,9 @@ const (
 // other's windows is visible after. A call that timed out is repeated: it goes on where it was. One thread at a time uses
 // an id, in whatever context.
 func (c *Context) LSABarrier(co Coop, id int32) Status {
+	co.begin()
 	s := Invalid
-	if co.begin(); c.barrierValid(id, FenceNone) {
+	if c.barrierValid(id, FenceNone) {
 		s = c.lsaBarrier(co, id)
 	}
 	return co.end(s)
