@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/device"
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
 	"github.com/doorbell-net/doorbell/internal/device/soft"
@@ -78,13 +79,34 @@ func (c *Comm) copier() func() (netplugin.Copier, error) {
 	if c.dev.Powers().HostView {
 		return nil
 	}
-	return func() (netplugin.Copier, error) { return &copier{c.dev.NewCopyStream(), c.dev}, nil }
+	return func() (netplugin.Copier, error) { return &copier{Stream: c.dev.NewCopyStream(), dev: c.dev}, nil }
 }
 
 // copier is a stream without kernels.
 type copier struct {
 	device.Stream
-	dev device.Device
+	dev  device.Device
+	near device.Memory // where copies that Reach queues go, nil before the first
+}
+
+// reachBytes is how much of another device's memory Reach copies: as much as streams are made ready with.
+const reachBytes = 64 << 10
+
+func (q *copier) Reach(far gpu.Ptr[byte], bytes int) (err error) {
+	if q.near == nil {
+		if q.near, err = q.dev.Alloc(reachBytes); err != nil {
+			return err
+		}
+	}
+	return q.Copy(q.near.Ptr(), far, min(bytes, reachBytes))
+}
+
+func (q *copier) Close() error {
+	err := q.Stream.Close()
+	if q.near != nil && err == nil {
+		err = q.near.Free()
+	}
+	return err
 }
 
 func (q *copier) Pinned(bytes int) ([]byte, func() error, error) {

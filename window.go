@@ -198,6 +198,7 @@ func (c *Comm) importAll(ctx context.Context, blobs []bootstrap.Blob, offers []o
 			}
 			if !c.dev.Powers().HostView {
 				key.Dev = m.Ptr().Byte(uint64(o.Off))
+				key.Elsewhere = key.Map == nil && c.gpus[r] != c.gpus[c.rank]
 			}
 		}
 		if o.Device {

@@ -99,8 +99,12 @@ type Connector interface {
 // Copier queues copies and stores that a device's copy engines do in order, beside its kernels and waiting for none. One
 // caller at a time uses it. An error is the device's: nothing more comes of it.
 type Copier interface {
-	// Copy copies between memory of the device and pinned memory of the host, in either direction.
+	// Copy copies between memory of the device and pinned memory of the host, in either direction, or between memory of this
+	// device and one that Reach was called for.
 	Copy(dst, src gpu.Ptr[byte], bytes int) error
+	// Reach prepares for copies between this device and memory of another one, bytes long, before they have to wait for no
+	// kernel: it queues one from there, which nobody looks at.
+	Reach(far gpu.Ptr[byte], bytes int) error
 	// Store stores an aligned word when all that was queued before is visible.
 	Store(at gpu.Ptr[uint64], value uint64) error
 	// StoreBoth is two Stores, at less cost.
@@ -123,6 +127,9 @@ type Key struct {
 	Map   []byte        // this process's mapping of the whole region, nil if it has none
 	Dev   gpu.Ptr[byte] // the region's address on the device, nil if it is none's
 	Size  int           // bytes of the region
+	// Elsewhere: Dev is memory of another device than this rank's. Copies between the two are copy engines' work; one within
+	// a device may be a kernel's, which waits for room among kernels that run.
+	Elsewhere bool
 }
 
 // Region names memory to Post. The zero Region is none.

@@ -3,6 +3,7 @@
 package dma
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -84,8 +85,9 @@ func TestDeviceFails(t *testing.T) {
 
 // byHand is a copier whose items happen when the test says so.
 type byHand struct {
-	items []func()
-	mem   []uint64
+	items   []func()
+	reached []gpu.Ptr[byte]
+	mem     []uint64
 }
 
 func (c *byHand) Copy(dst, src gpu.Ptr[byte], n int) error {
@@ -98,8 +100,17 @@ func (c *byHand) Store(at gpu.Ptr[uint64], v uint64) error {
 	return nil
 }
 
-func (c *byHand) StoreBoth(gpu.Ptr[uint64], uint64, gpu.Ptr[uint64], uint64) error { return nil }
-func (c *byHand) Close() error                                                     { return nil }
+func (c *byHand) StoreBoth(first gpu.Ptr[uint64], v uint64, second gpu.Ptr[uint64], then uint64) error {
+	return errors.Join(c.Store(first, v), c.Store(second, then))
+}
+
+func (c *byHand) Reach(far gpu.Ptr[byte], _ int) error {
+	c.reached = append(c.reached, far)
+	return nil
+}
+
+func (c *byHand) Close() error { return nil }
+
 func (c *byHand) Pinned(n int) ([]byte, func() error, error) {
 	c.mem = make([]uint64, n/8)
 	return gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&c.mem[0])), n), func() error { return nil }, nil
@@ -161,5 +172,59 @@ func TestMovesInOrder(t *testing.T) {
 	q.Poll()
 	if !slices.Equal(ended[4:], []uint64{6, 7}) || to[0] != 7 || to[8] != 6 || !q.Idle() {
 		t.Errorf("ended %v, holds %d and %d", ended, to[0], to[8])
+	}
+}
+
+// TestDirectBetweenDevices: between two devices' memory one copy is queued, within one device's two for each piece, through the
+// host's memory. In either case the signal is raised when the bytes are there and not before.
+func TestDirectBetweenDevices(t *testing.T) {
+	for elsewhere, want := range map[bool]int{false: 4, true: 1} {
+		c := new(byHand)
+		ep, err := Plugin{}.Open(netplugin.Config{Ranks: 2, Copier: func() (netplugin.Copier, error) { return c, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 2 * bounceBytes
+		theirs, mine, word := make([]byte, n), slices.Repeat([]byte{7}, n), make([]byte, 8)
+		window, err1 := ep.Import(1, netplugin.Key{Dev: gpu.PtrOf(theirs), Size: n, Elsewhere: elsewhere})
+		signal, err2 := ep.Import(1, netplugin.Key{Map: word, Size: 8})
+		if err1 != nil || err2 != nil || elsewhere != slices.Contains(c.reached, gpu.PtrOf(theirs)) || len(c.reached) > 1 {
+			t.Fatalf("elsewhere %v: prepared for copies from %v: %v, %v", elsewhere, c.reached, err1, err2)
+		}
+		var done [2]netplugin.Completion
+		for i, kind := range []netplugin.Kind{netplugin.Put, netplugin.Get} {
+			op := []netplugin.Op{{Kind: kind, Peer: 1, Dst: window, Src: gpu.PtrOf(mine), Bytes: n, Raise: true, SigDst: signal, SigAdd: 1}}
+			if ep.Post(op) != 1 || op[0].State != netplugin.Posted || len(c.items) != want {
+				t.Errorf("elsewhere %v: %d copies, want %d: %+v", elsewhere, len(c.items), want, op[0])
+			}
+			if ep.Poll(done[:]) != 0 || word[0] != byte(i) {
+				t.Errorf("elsewhere %v: the signal came before the bytes", elsewhere)
+			}
+			c.run()
+			if ep.Poll(done[:]) != 1 || word[0] != byte(i+1) || theirs[n-1] != 7 || mine[n-1] != 7 {
+				t.Errorf("elsewhere %v: holds %d and %d, signal %d", elsewhere, theirs[n-1], mine[n-1], word[0])
+			}
+			clear(mine) // before it is got back
+		}
+	}
+}
+
+// TestLongByCPU: a long copy of the CPU is done in parts, one a Poll.
+func TestLongByCPU(t *testing.T) {
+	c, ended := new(byHand), 0
+	q, err := NewQueue(func() (netplugin.Copier, error) { return c, nil }, func(uint64, error) { ended++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 2*partBytes + 100
+	from, to := slices.Repeat([]byte{3}, n), make([]byte, n)
+	if done, err := q.Push(&Move{To: Side{Host: to}, From: Side{Host: from}, Bytes: n}); done || err != nil {
+		t.Errorf("%d bytes at once: %v", n, err)
+	}
+	if to[partBytes-1] != 3 || to[partBytes] != 0 || q.Poll() || to[2*partBytes-1] != 3 || to[2*partBytes] != 0 {
+		t.Errorf("%d bytes are copied, of %d at a time", bytes.IndexByte(to, 0), partBytes)
+	}
+	if !q.Poll() || ended != 1 || to[n-1] != 3 {
+		t.Errorf("ended %d, the last byte is %d", ended, to[n-1])
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 func init() { netplugin.Register(Plugin{}) }
 
-// MaxBytes is the largest piece: where the CPU copies it, it bounds a pass.
-const MaxBytes = 256 << 10
+// MaxBytes is the largest piece: a copy of it between two GPUs takes several times as long as to queue it.
+const MaxBytes = 4 << 20
 
 // Plugin is the dma network.
 type Plugin struct{}
@@ -87,9 +87,14 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	case k.Size < 0 || k.Map != nil && len(k.Map) != k.Size || k.Map == nil && k.Dev.IsNil():
 		return refuse("%d of its %d bytes are mapped, device address %v; dma reaches memory that this process maps", len(k.Map), k.Size, !k.Dev.IsNil())
 	}
-	r := region{Side: Side{Host: k.Map, Dev: k.Dev}, peer: int32(peer), size: uint64(k.Size)}
+	r := region{Side: Side{Host: k.Map, Dev: k.Dev, Elsewhere: k.Elsewhere}, peer: int32(peer), size: uint64(k.Size)}
 	if r.Dev.IsNil() {
 		r.Dev = gpu.PtrOf(k.Map)
+	}
+	if k.Elsewhere {
+		if err := e.queue.Reach(k.Dev, k.Size); err != nil {
+			return refuse("%v", err)
+		}
 	}
 	return e.regions.Add(r), nil
 }

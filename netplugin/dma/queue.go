@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	depth       = 1024    // moves on their way, a power of two
-	inlineBytes = 256     // of a move's bytes that no device reaches
-	bounceBytes = 1 << 20 // a piece of a copy within the device
+	depth       = 1024      // moves on their way, a power of two
+	inlineBytes = 256       // of a move's bytes that no device reaches
+	bounceBytes = 1 << 20   // a piece of a copy within the device
+	partBytes   = 256 << 10 // what the CPU copies at a time, at most: it bounds a pass
 	markBytes   = 64
 )
 
@@ -24,6 +25,8 @@ const (
 type Side struct {
 	Host []byte        // nil where only the device reaches the bytes
 	Dev  gpu.Ptr[byte] // the device's address, nil where only the host reaches them
+	// Elsewhere: it is memory of another device (netplugin.Key).
+	Elsewhere bool
 }
 
 // At is the side from byte off on, of n bytes.
@@ -49,10 +52,19 @@ type Move struct {
 // byCPU says whether the host reaches both ends.
 func (m *Move) byCPU() bool { return m.Bytes == 0 || m.To.Host != nil && m.From.Host != nil }
 
-func (m *Move) copy() {
-	if m.Bytes > 0 {
-		copy(m.To.Host[:m.Bytes], m.From.Host)
+// part copies as much as the CPU does at a time, and says whether that was the rest.
+func (m *Move) part() bool {
+	n := min(m.Bytes, partBytes)
+	if m.Bytes -= n; n > 0 {
+		copy(m.To.Host[:n], m.From.Host)
+		m.To.Host, m.From.Host = m.To.Host[n:], m.From.Host[n:]
 	}
+	return m.Bytes == 0
+}
+
+// within says whether both ends are memory of one device alone.
+func (m *Move) within() bool {
+	return m.To.Host == nil && m.From.Host == nil && m.To.Elsewhere == m.From.Elsewhere
 }
 
 func (m *Move) raise() {
@@ -107,8 +119,8 @@ func (q *Queue) Push(m *Move) (done bool, err error) {
 	if q.err != nil {
 		return false, q.err
 	}
-	if m.byCPU() && q.Idle() {
-		m.copy()
+	if m.byCPU() && q.Idle() && m.Bytes <= partBytes {
+		m.part()
 		m.raise()
 		return true, nil
 	}
@@ -127,10 +139,9 @@ func (q *Queue) issue() {
 	for ; q.issued != q.tail && q.err == nil; q.issued++ {
 		e := &q.moves[q.issued%depth]
 		if e.byCPU() {
-			if q.issued != q.head {
+			if q.issued != q.head || !e.part() {
 				return
 			}
-			e.copy()
 		} else if err := q.queue(&e.Move, q.slot(q.issued)); err != nil {
 			q.err = err
 			return
@@ -153,7 +164,7 @@ func (q *Queue) queue(m *Move, slot []byte) error {
 	}
 	if from.IsNil() {
 		from = gpu.PtrOf(slot[:copy(slot, m.From.Host[:m.Bytes])])
-	} else if m.To.Host == nil && m.From.Host == nil {
+	} else if m.within() { // a kernel might do it: through the host's memory it is the copy engines' work
 		bounce := gpu.PtrOf(q.pinned[markBytes+depth*inlineBytes:])
 		for at := 0; at < m.Bytes; at += bounceBytes {
 			n := min(m.Bytes-at, bounceBytes)
@@ -172,6 +183,7 @@ func (q *Queue) mark() gpu.Ptr[uint64] { return gpu.Cast[uint64](gpu.PtrOf(q.pin
 
 // Poll ends moves that are done, raises their words and queues what may be queued next. It says whether it ended some.
 func (q *Queue) Poll() (some bool) {
+	q.issue() // a part more of what the CPU copies
 	for q.err == nil && q.head != q.tail {
 		done := gpu.Load(q.mark(), gpu.Acquire, gpu.ScopeSys)
 		if q.head == q.issued || q.moves[q.head%depth].after > done {
@@ -207,6 +219,9 @@ func (q *Queue) Drain(bound time.Duration) error {
 	}
 	return nil
 }
+
+// Reach prepares for moves to and from memory of another device.
+func (q *Queue) Reach(far gpu.Ptr[byte], bytes int) error { return q.cp.Reach(far, bytes) }
 
 // Close waits for what is queued, and gives the copier back. Nothing is told of moves that have not ended.
 func (q *Queue) Close() error { return errors.Join(q.cp.Close(), q.free()) }

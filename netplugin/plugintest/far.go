@@ -12,7 +12,8 @@ import (
 )
 
 // OnDevice is a plugin as a device with copy engines would have it: its endpoints get doubles of the device's queues, whose
-// copies and stores happen later, some each time that somebody polls. One value serves the ranks of one world.
+// copies and stores happen later, some each time that somebody polls. Ranks of even and of odd numbers are on two devices. One
+// value serves the ranks of one world.
 type OnDevice struct {
 	netplugin.Plugin
 	// Far takes windows, and payloads that do not come by value, for device memory: the plugin is given addresses only.
@@ -36,7 +37,7 @@ func (p *OnDevice) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	on := &onDevice{Endpoint: e, of: p}
+	on := &onDevice{Endpoint: e, of: p, rank: c.Rank}
 	if n, ok := e.(netplugin.Connector); ok {
 		return struct {
 			*onDevice
@@ -64,8 +65,9 @@ func (p *OnDevice) all() []*copies {
 // onDevice is an endpoint whose world's queues get on when it is polled.
 type onDevice struct {
 	netplugin.Endpoint
-	of  *OnDevice
-	one [1]netplugin.Op
+	of   *OnDevice
+	rank int
+	one  [1]netplugin.Op
 }
 
 // inlineBytes is what a put's value has at most.
@@ -90,7 +92,7 @@ func (e *onDevice) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	near := !e.of.Far || e.of.signals[gpu.PtrOf(k.Map)]
 	e.of.mu.Unlock()
 	if !near && len(k.Map) == k.Size && k.Size > 0 {
-		k.Dev, k.Map = gpu.PtrOf(k.Map), nil
+		k.Dev, k.Map, k.Elsewhere = gpu.PtrOf(k.Map), nil, (peer-e.rank)%2 != 0
 	}
 	return e.Endpoint.Import(peer, k)
 }
@@ -186,6 +188,9 @@ func (q *copies) push(i item) error {
 func (q *copies) Copy(dst, src gpu.Ptr[byte], bytes int) error {
 	return q.push(item{dst: dst, src: src, bytes: bytes})
 }
+
+// Reach queues a copy of nothing: nobody looks at it, and its owner may be writing there.
+func (q *copies) Reach(gpu.Ptr[byte], int) error { return q.push(item{}) }
 
 func (q *copies) Store(at gpu.Ptr[uint64], v uint64) error {
 	return q.push(item{bytes: -1, at: at, value: v})

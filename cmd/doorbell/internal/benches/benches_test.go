@@ -33,12 +33,17 @@ func runAll(t *testing.T, name string, n int, o doorbell.Options, cfg Config) (r
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runOn(comms, name, cfg)
+}
+
+// runOn runs a benchmark on all ranks, and closes them.
+func runOn(comms []*doorbell.Comm, name string, cfg Config) (report.Result, error) {
 	type end struct {
 		rank int
 		r    report.Result
 		err  error
 	}
-	ends := make(chan end, n)
+	ends := make(chan end, len(comms))
 	for i, c := range comms {
 		go func() {
 			r, err := Run(context.Background(), c, name, cfg)
@@ -46,6 +51,7 @@ func runAll(t *testing.T, name string, n int, o doorbell.Options, cfg Config) (r
 		}()
 	}
 	var first report.Result
+	var err error
 	for range comms {
 		e := <-ends
 		if e.rank == 0 {

@@ -5,12 +5,17 @@
 package benches
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/examples/fused/layers"
+	"github.com/doorbell-net/doorbell/internal/device/cuda"
 	"github.com/doorbell-net/doorbell/internal/device/cuda/cudatest"
 	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
@@ -36,6 +41,48 @@ func TestVerifiedOverDriver(t *testing.T) {
 			for _, s := range at {
 				t.Log(name, s, time.Now())
 				verifiedOverDriver(t, name, s)
+			}
+		}
+	}, driven...)
+}
+
+// TestDirectBetweenGPUs: puts between device windows of ranks as processes have them, all verified. Where the ranks have a GPU
+// each they are copied from the one to the other; where they share one nothing is copied within it, but what makes streams ready.
+func TestDirectBetweenGPUs(t *testing.T) {
+	if testenv.Race {
+		t.Skip("device memory of the double is mapped: the race detector does not see it, and reports what is handed over there")
+	}
+	cudatest.InPlace(t, func(d *cudatest.Driver) {
+		d.Set("sms", 4)
+		cfg := small(false)
+		cfg.Sizes, cfg.Iters = []int64{4096}, 10
+		for _, gpus := range []int{1, 2} {
+			d.Set("devices", gpus)
+			first, err := cuda.Open(cuda.Options{}) // loads the kernels before a rank that shares the GPU uses it
+			if err != nil {
+				t.Fatal(err)
+			}
+			comms, errs := make([]*doorbell.Comm, 2), make([]error, 2)
+			var ranks sync.WaitGroup
+			for r := range comms {
+				ranks.Go(func() {
+					comms[r], errs[r] = doorbell.Open(t.Context(), doorbell.Options{Rank: r, Size: 2, LocalSize: 2, LocalRank: r,
+						Addr: fmt.Sprintf("unix:@doorbell-gpus-%d-%d", os.Getpid(), gpus), Job: "gpus", Device: "cuda", Net: "dma", Timeout: 10 * time.Second})
+				})
+			}
+			if ranks.Wait(); errors.Join(errs...) != nil {
+				t.Fatal(errors.Join(errs...))
+			}
+			within, between := d.Count("copies within"), d.Count("copies between")
+			if r, err := runOn(comms, "bw", cfg); err != nil || !r.Verified {
+				t.Errorf("%d GPUs: verified %v: %q %v", gpus, r.Verified, r.Error, err)
+			}
+			within, between = d.Count("copies within")-within, d.Count("copies between")-between
+			if direct := between >= cfg.Iters; within != 0 || direct != (gpus == 2) {
+				t.Errorf("%d GPUs: %d copies within them, %d between them", gpus, within, between)
+			}
+			if err := first.Close(); err != nil {
+				t.Error(err)
 			}
 		}
 	}, driven...)

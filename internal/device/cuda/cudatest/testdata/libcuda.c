@@ -39,6 +39,8 @@ static u64 null_stream; // uses of the NULL stream, and of streams that were des
 static u64 running;     // kernels under way
 static u64 reaching;    // kernels and copies under way
 static u64 streams;     // not destroyed
+static u64 within;      // copies within the device memory of a GPU, which a kernel may do
+static u64 between;     // copies from one GPU's device memory to another's
 static u64 stack;       // bytes of local memory a thread that the context holds
 static char environment[256];
 static u64 host_table;  // the address that a module of a checked build was given last
@@ -53,7 +55,7 @@ static struct mem* memories;
 
 // phys is memory that processes share: a file, so that another process with a double of its own can map it.
 // A multicast object is one too; how many GPUs it has, and how many have joined, is at the file's start, for all processes.
-struct phys { int fd, refs, own; u64 bytes; struct phys* bound; };
+struct phys { int fd, refs, own, dev; u64 bytes; struct phys* bound; };
 static u64 handles; // of those, not released
 enum { GRAIN = 2 << 20 };
 
@@ -71,6 +73,9 @@ static struct job* jobs;
 static u64 next_id = 1;
 
 static int of_device(struct mem* m) { return m->host == DEVICE || m->host == SHARED; }
+
+// gpu_of is which GPU's device memory is.
+static int gpu_of(struct mem* m) { return m->host == SHARED ? m->phys->dev : m->ctx->dev; }
 
 // protect keeps device memory from all but kernels and copies.
 static void protect(struct mem* m) {
@@ -171,6 +176,8 @@ u64 double_count(const char* what) {
 	else if (!strcmp(what, "handles")) n = handles;
 	else if (!strcmp(what, "graphs")) n = graphs;
 	else if (!strcmp(what, "streams")) n = streams;
+	else if (!strcmp(what, "copies within")) n = within;
+	else if (!strcmp(what, "copies between")) n = between;
 	else if (!strcmp(what, "stack")) n = stack;
 	else if (!strcmp(what, "host table")) n = host_table;
 	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
@@ -303,10 +310,10 @@ static R push(struct stream* s, struct op o) {
 	return OK;
 }
 
-// known says whether a range is memory that was allocated.
-static int known(u64 addr, u64 n) {
+// known is the memory that a range is of, 0 if it was not allocated.
+static struct mem* known(u64 addr, u64 n) {
 	for (struct mem* m = memories; m; m = m->next)
-		if (addr >= m->addr && addr + n <= m->addr + m->bytes && m->host != RESERVED && m->host != MAPPED) return 1;
+		if (addr >= m->addr && addr + n <= m->addr + m->bytes && m->host != RESERVED && m->host != MAPPED) return m;
 	return 0;
 }
 
@@ -507,7 +514,7 @@ R cuMemCreate(struct phys** out, u64 n, const unsigned* prop, u64 flags) {
 	if (!n || n % GRAIN || flags || fits(prop)) return leave(INVALID);
 	if (used + n > conf.memory) return leave(OOM);
 	struct phys* p = *out = malloc(sizeof *p);
-	*p = (struct phys){.fd = memfd_create("gpu", MFD_CLOEXEC), .refs = 1, .own = 1, .bytes = n};
+	*p = (struct phys){.fd = memfd_create("gpu", MFD_CLOEXEC), .refs = 1, .own = 1, .dev = (int)prop[3], .bytes = n};
 	if (p->fd < 0 || ftruncate(p->fd, (off_t)n)) return leave(INVALID);
 	used += n, handles++;
 	END;
@@ -524,7 +531,11 @@ R cuMemImportFromShareableHandle(struct phys** out, u64 fd, int type) {
 	struct stat s;
 	if (type != 1 || fstat((int)fd, &s) || !s.st_size || s.st_size % GRAIN) return leave(INVALID);
 	struct phys* p = *out = malloc(sizeof *p);
-	*p = (struct phys){.fd = fcntl((int)fd, F_DUPFD_CLOEXEC, 0), .refs = 1, .bytes = (u64)s.st_size};
+	*p = (struct phys){.fd = fcntl((int)fd, F_DUPFD_CLOEXEC, 0), .refs = 1, .dev = -1, .bytes = (u64)s.st_size};
+	for (struct mem* m = memories; m; m = m->next) { // of this process, where it is known
+		struct stat o;
+		if (m->phys && !fstat(m->phys->fd, &o) && o.st_ino == s.st_ino) p->dev = m->phys->dev;
+	}
 	handles++;
 	END;
 }
@@ -684,7 +695,13 @@ R cuStreamBatchMemOp_v2(struct stream* s, unsigned n, u64 (*p)[6], unsigned f) {
 	return leave(r);
 }
 R cuStreamWaitValue64_v2(struct stream* s, u64 at, u64 v, unsigned f) { BEGIN(1); return leave(f || at % 8 || !known(at, 8) ? INVALID : push(s, (struct op){.kind = WAIT, .a = at, .b = v})); }
-R cuMemcpyAsync(u64 dst, u64 src, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) || !known(src, n) ? INVALID : push(s, (struct op){.kind = COPY, .a = dst, .b = src, .n = n})); }
+R cuMemcpyAsync(u64 dst, u64 src, u64 n, struct stream* s) {
+	BEGIN(1);
+	struct mem *to = known(dst, n), *from = known(src, n);
+	if (!n || !to || !from) return leave(INVALID);
+	if (of_device(to) && of_device(from)) *(gpu_of(to) == gpu_of(from) ? &within : &between) += 1;
+	return leave(push(s, (struct op){.kind = COPY, .a = dst, .b = src, .n = n}));
+}
 R cuMemsetD8Async(u64 dst, unsigned char v, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) ? INVALID : push(s, (struct op){.kind = FILL, .a = dst, .b = v, .n = n})); }
 
 static R launch(struct entry* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream* s, void** params, int cooperative) {
