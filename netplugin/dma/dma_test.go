@@ -228,3 +228,19 @@ func TestLongByCPU(t *testing.T) {
 		t.Errorf("ended %d, the last byte is %d", ended, to[n-1])
 	}
 }
+
+// TestWordWithItsMark: a word for an idle queue is stored with the mark that tells of it, so that no Poll has to stand between.
+func TestWordWithItsMark(t *testing.T) {
+	c, ended := new(byHand), 0
+	q, err := NewQueue(func() (netplugin.Copier, error) { return c, nil }, func(uint64, error) { ended++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	word, value := make([]uint64, 1), binary.LittleEndian.AppendUint64(nil, 9)
+	if _, err := q.Push(&Move{To: Side{Dev: gpu.Cast[byte](gpu.PtrTo(&word[0]))}, From: Side{Host: value}, Bytes: 8}); err != nil {
+		t.Error(err)
+	}
+	if c.run(); !q.Poll() || ended != 1 || word[0] != 9 {
+		t.Errorf("ended %d, holds %d", ended, word[0])
+	}
+}

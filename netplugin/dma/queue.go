@@ -160,7 +160,12 @@ func (q *Queue) queue(m *Move, slot []byte) error {
 	to, from := m.To.Dev, m.From.Dev
 	if m.Bytes == 8 && m.From.Host != nil && to.Addr()&7 == 0 { // a store is sooner there than a copy
 		q.queued++
-		return q.cp.Store(gpu.Cast[uint64](to), binary.LittleEndian.Uint64(m.From.Host))
+		at, v := gpu.Cast[uint64](to), binary.LittleEndian.Uint64(m.From.Host)
+		if q.issued != q.head {
+			return q.cp.Store(at, v)
+		}
+		q.marked = q.queued // alone, it is waited for: the mark with it costs less than one at the next Poll
+		return q.cp.StoreBoth(at, v, q.mark(), q.queued)
 	}
 	if from.IsNil() {
 		from = gpu.PtrOf(slot[:copy(slot, m.From.Host[:m.Bytes])])
