@@ -25,7 +25,6 @@ type Buffer struct {
 	host *doorbell.Buffer // two results, in memory of the host
 
 	grid  doorbell.Grid // what kernels run with,
-	sums  doorbell.Grid // and the one that adds up;
 	fixed bool          // as SetGrid says
 
 	stream *doorbell.Stream // that operations may still be on
@@ -118,23 +117,24 @@ func (b *Buffer) make(ctx context.Context) (err error) {
 	return err
 }
 
-// defaultGrids are a warp of the software device, where more of one rank wait for each other, and on a GPU a block for each
-// multiprocessor of the rank's share, which holds 64 warps: as many as the kernels' registers allow. Sums have fewer of those.
-func (b *Buffer) defaultGrids() (grid, sums doorbell.Grid) {
+// defaultGrid is a warp of the software device, where more of one rank wait for each other, and on a GPU a block for each
+// multiprocessor of the rank's share, which holds 64 warps: of as many as the kernels' registers allow.
+func (b *Buffer) defaultGrid() doorbell.Grid {
 	if b.comm.Info().Device == "soft" {
-		one := doorbell.Grid{Blocks: 1, Warps: 1}
-		return one, one
+		return doorbell.Grid{Blocks: 1, Warps: 1}
 	}
-	sums = doorbell.Grid{Blocks: max(b.comm.Warps()/64, 1), Warps: 16}
-	if grid = sums; !b.near() {
-		grid.Warps = 8
+	g := doorbell.Grid{Blocks: max(b.comm.Warps()/64, 1), Warps: 8, Cooperative: true}
+	if b.near() {
+		g.Warps = 16
 	}
-	return grid, sums
+	return g
 }
 
 // SetGrid says how many blocks and warps the kernels run with; on a GPU a block has 8 at most, or 16 if all ranks are stored to.
-// The default is one warp of the software device, and on a GPU a block of as many for each multiprocessor of the rank's share.
-func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid, b.sums, b.fixed = g, g, true }
+// Dispatch and Combine are one launch each if the grid is Cooperative or of one block, and else two, as their halves are.
+// The default is one warp of the software device, and on a GPU a cooperative grid with a block of as many for each multiprocessor
+// of the rank's share.
+func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid, b.fixed = g, true }
 
 // Options are the buffer's, with defaults filled in.
 func (b *Buffer) Options() Options { return b.opt }

@@ -4,7 +4,6 @@ package moe
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 
 	"github.com/doorbell-net/doorbell"
@@ -12,21 +11,31 @@ import (
 )
 
 // Dispatch sends this rank's tokens to their experts and receives what this rank's experts are sent: it queues the
-// kernels on the stream and returns. All ranks call it, with 0 tokens too. When the stream is done, Check says whether
+// kernel on the stream and returns. All ranks call it, with 0 tokens too. When the stream is done, Check says whether
 // it was right. On a stream that records a graph, it is each replay that does it: see the package's comment.
 func (b *Buffer) Dispatch(st *doorbell.Stream, x Tokens) (*Received, error) {
-	r, err := b.StartDispatch(st, x)
+	r, err := b.newDispatch("dispatch", st, x)
 	if err != nil {
 		return nil, err
 	}
-	return r, b.FinishDispatch(st, r)
+	r.state = received
+	return r, b.launch(st, LLDispatchKernel, r, sends|receives)
 }
 
 // StartDispatch is the part of Dispatch that sends. No kernel of the operation runs between it and FinishDispatch, and
 // at most Outstanding operations are between their two calls. A dispatch gets the rows of the one Outstanding before it,
 // whose combine has finished or never comes.
 func (b *Buffer) StartDispatch(st *doorbell.Stream, x Tokens) (*Received, error) {
-	const what = "start dispatch"
+	r, err := b.newDispatch("start dispatch", st, x)
+	if err != nil {
+		return nil, err
+	}
+	r.course.started++
+	return r, b.launch(st, LLDispatchKernel, r, sends)
+}
+
+// newDispatch is the next one, if it may be.
+func (b *Buffer) newDispatch(what string, st *doorbell.Stream, x Tokens) (*Received, error) {
 	c := b.course(st)
 	if err := cmp.Or(b.ready(what, st, c), b.room(what, c), b.check(what, x)); err != nil {
 		return nil, err
@@ -36,11 +45,8 @@ func (b *Buffer) StartDispatch(st *doorbell.Stream, x Tokens) (*Received, error)
 		return nil, b.refuse(what, "number %d gets the rows of %s, which is in use: %s", r.op, old.name(), stateNames[old.state])
 	}
 	c.dispatches++
-	c.started++
 	c.turns[r.turn()] = r
-	a := b.args(r)
-	count := doorbell.Grid{Blocks: 1, Warps: b.grid.Warps}
-	return r, b.queue(c, st, errors.Join(doorbell.Launch(st, LLCountKernel, count, a), doorbell.Launch(st, LLSendKernel, b.grid, a)))
+	return r, nil
 }
 
 // FinishDispatch is the part that receives.
@@ -52,23 +58,33 @@ func (b *Buffer) FinishDispatch(st *doorbell.Stream, r *Received) error {
 	}
 	r.state = received
 	c.started--
-	return b.queue(c, st, doorbell.Launch(st, LLReceiveKernel, b.grid, b.args(r)))
+	return b.launch(st, LLDispatchKernel, r, receives)
 }
 
 // Combine sends the experts' outputs back to their tokens' ranks, and adds up what comes back of this rank's own
-// tokens: y is [N][Hidden] BF16, a multiple of 16; a token without experts becomes 0. Sums are of float32, each product and
-// each sum rounded, selection after selection; NaN and infinities of outputs and weights go through them, and stay with
-// their token. It queues the kernels and returns; see Dispatch.
+// tokens: y is [N][Hidden] BF16, a multiple of 16, and not of the outputs' memory; a token without experts becomes 0. Sums are of
+// float32, each product and each sum rounded, selection after selection; NaN and infinities of outputs and weights go through
+// them, and stay with their token. It queues the kernel and returns; see Dispatch.
 func (b *Buffer) Combine(st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
-	if err := b.StartCombine(st, r, y); err != nil {
+	if err := b.newCombine("combine", st, r, y); err != nil {
 		return err
 	}
-	return b.FinishCombine(st, r)
+	r.state = done
+	return b.launch(st, LLCombineKernel, r, sends|receives)
 }
 
 // StartCombine is the part of Combine that sends; see StartDispatch.
 func (b *Buffer) StartCombine(st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
-	const what = "start combine"
+	if err := b.newCombine("start combine", st, r, y); err != nil {
+		return err
+	}
+	r.state = answering
+	r.course.started++
+	return b.launch(st, LLCombineKernel, r, sends)
+}
+
+// newCombine gives a dispatch the place for its sums, if it may be combined.
+func (b *Buffer) newCombine(what string, st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
 	c := b.course(st)
 	if err := cmp.Or(b.ready(what, st, c), b.handle(what, r, c, received), b.room(what, c)); err != nil {
 		return err
@@ -77,9 +93,8 @@ func (b *Buffer) StartCombine(st *doorbell.Stream, r *Received, y gpu.Ptr[byte])
 		return b.refuse(what, "%d tokens need an output at a multiple of 16 and weights: output at %#x, weights at %#x",
 			r.tokens.N, y.Addr(), r.tokens.Weights.Addr())
 	}
-	r.state, r.y = answering, y
-	c.started++
-	return b.queue(c, st, doorbell.Launch(st, LLReturnKernel, b.grid, b.args(r)))
+	r.y = y
+	return nil
 }
 
 // FinishCombine is the part that receives.
@@ -91,7 +106,20 @@ func (b *Buffer) FinishCombine(st *doorbell.Stream, r *Received) error {
 	}
 	r.state = done
 	c.started--
-	return b.queue(c, st, doorbell.Launch(st, LLCombineKernel, b.sums, b.args(r)))
+	return b.launch(st, LLCombineKernel, r, receives)
+}
+
+// launch queues parts of an operation: in one launch if its blocks are resident, since they wait for one another then.
+func (b *Buffer) launch(st *doorbell.Stream, k gpu.Kernel[LL], r *Received, parts int32) error {
+	g, a := b.grid, b.args(r)
+	if parts == sends|receives && g.Blocks > 1 && !g.Cooperative {
+		if err := b.launch(st, k, r, sends); err != nil {
+			return err
+		}
+		return b.launch(st, k, r, receives)
+	}
+	a.Parts, g.Cooperative = parts, parts == sends|receives && g.Blocks > 1
+	return b.queue(r.course, st, doorbell.Launch(st, k, g, a))
 }
 
 // args is the kernels' arguments for a dispatch and its combine.
@@ -102,13 +130,14 @@ func (b *Buffer) args(r *Received) LL {
 		DC: b.dc.Device(), Recv: b.recv.Device(), Stage: b.send.Device(), Out: b.out.Device(),
 		X: x.X, Idx: x.Experts, Weights: x.Weights, Y: r.y, Count: x.Count, Rows: r.Rows(), Infos: r.Infos(), Counts: r.Counts(),
 		Blocks: gpu.Cast[Block](b.table(l.blocks)).At(r.turn() * l.locals * l.ranks),
-		Number: gpu.Cast[uint64](b.table(l.number)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
-		Total: word(l.total), Next: word(l.next), Done: word(l.done), Faults: Faults{word(l.failed), word(l.told), gpu.Cast[Result](b.host.Ptr())},
+		Next:   gpu.Cast[LLNext](b.table(l.next)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
+		Far: gpu.Cast[Box](b.table(l.far)), Packed: gpu.Cast[uint64](b.table(l.packed)), Faults: Faults{word(l.failed), word(l.told), gpu.Cast[Result](b.host.Ptr())},
 		Tokens: int32(x.N), MaxTokens: int32(o.MaxTokens), Cap: int32(l.cap), Hidden: int32(o.Hidden),
 		TopK: int32(o.TopK), Experts: int32(o.Experts), Locals: int32(l.locals), Head: int32(l.head),
 		Sets: int32(l.sets), Turn: int32(r.turn()), Boxes: int32(l.boxes), BoxCap: int32(l.boxCap),
 		Format: int32(o.Format), Values: int32(o.Format.ValueBytes(o.Hidden)), Payload: int32(l.payload),
 	}
+	a.Each, a.More = a.Experts/int32(l.ranks), a.Experts%int32(l.ranks)
 	if len(b.ranks) < l.ranks {
 		a.Missing.Ranks = word(l.missing)
 	}

@@ -10,18 +10,30 @@ import (
 	"github.com/doorbell-net/doorbell/internal/num"
 )
 
-// LLReturn sends the experts' outputs back to where their tokens came from, and says behind them that the expert has answered. A
-// block's warps share the rows of as many experts and ranks as it has warps, and then each tells another rank.
+// LLCombine sends the experts' outputs back to where their tokens came from, and adds up what comes back of this rank's own
+// tokens. A launch does both or one of them, as LLDispatch.
 //
 //gpu:kernel warps=8
 //gpu:variant Near=1 warps=16
-func LLReturn(t gpu.Thread, a LL) {
-	if a.Faults.overBlock(t) {
+func LLCombine(t gpu.Thread, a LL) {
+	at := opened.Of(t)
+	if a.begin(t, at, false) {
 		return
 	}
+	op := llOp{&a, &at.now}
+	if a.Parts&sends != 0 && !op.giveBack(t) {
+		return
+	}
+	if a.Parts&receives != 0 {
+		op.addUp(t)
+	}
+}
+
+// giveBack is the part that sends, and says behind the outputs that the expert has answered. A block's warps share the rows of as
+// many experts and ranks as it has warps, and then each tells another rank. It is false if operations have failed.
+func (a *llOp) giveBack(t gpu.Thread) bool {
 	if t.Block() == 0 && t.Index() == 0 {
-		n := a.Answers.At(int(a.set()))
-		n.Store(n.Load() + 1)
+		a.Answers.At(int(a.now.Set)).Store(a.now.Answers)
 	}
 	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
 	past := false
@@ -41,18 +53,19 @@ func LLReturn(t gpu.Thread, a LL) {
 			found.Of(t)[t.Warp()] = arrival{rows: b.Rows, begin: b.Begin}
 		}
 		t.SyncBlock()
-		s := sharesOf(t, n)
+		s := sharesOf(t, n, a.row())
 		for w := range n {
 			a.answer(t, i+w*step, found.Of(t)[w], &s, past)
 		}
 		if a.Faults.overBlock(t) {
-			return // and nobody is told that the experts have answered
+			return false // and nobody is told that the experts have answered
 		}
 		if t.Warp() < n {
 			a.tell(t, i+t.Warp()*step, found.Of(t)[t.Warp()].rows)
 		}
 		t.SyncBlock() // before there are others
 	}
+	return true
 }
 
 // to is a local expert and a rank that it answers, number i of all pairs: each rank begins with itself.
@@ -61,9 +74,9 @@ func (a *LL) to(i int32) (local, dst int32) {
 }
 
 // answer sends a pair's rows, past caches or not. All warps of a block call it.
-func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
+func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 	local, dst := a.to(i)
-	if a.Missing.has(dst) {
+	if a.missing(dst) {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
@@ -71,7 +84,7 @@ func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 	of := *s
 	p, near := a.lsa(dst)
 	if !near {
-		of.parts = 1
+		of.parts, of.each = 1, uint32(a.row())
 	}
 	for j := range b.rows {
 		row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.begin+j)
@@ -100,13 +113,13 @@ func (a *LL) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 }
 
 // tell says that an expert has answered a rank. A warp calls it.
-func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
+func (a *llOp) tell(t gpu.Thread, i int32, rows uint32) {
 	local, dst := a.to(i)
-	if a.Missing.has(dst) {
+	if a.missing(dst) {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
-	id := a.combineSignal(a.set(), a.first(a.DC.Rank)+local)
+	id := a.combineSignal(a.now.Set, a.first(a.DC.Rank)+local)
 	p, near := a.lsa(dst)
 	var s gin.Status
 	if near {
@@ -119,38 +132,33 @@ func (a *LL) tell(t gpu.Thread, i int32, rows uint32) {
 	}
 }
 
-// LLCombine adds up the answers of each token with its weights, a block each, when its experts have answered: a look for a
-// signal may cross PCIe, and not all blocks have to wait for all. In float32, selections in order: round(w*v), then round(acc+p), at
-// the end to BF16; nothing is fused, so that each device gives the same bits.
-//
-//gpu:kernel warps=16
-//gpu:variant Near=1
-func LLCombine(t gpu.Thread, a LL) {
-	if a.Faults.overBlock(t) {
-		return
-	}
-	if t.Block() == 0 {
+// addUp is the part that adds up the answers of each token with its weights, a block each, when its experts have answered: a look
+// for a signal may cross PCIe, and not all blocks have to wait for all. In float32, selections in order: round(w*v), then
+// round(acc+p), at the end to BF16; nothing is fused, so that each device gives the same bits.
+func (a *llOp) addUp(t gpu.Thread) {
+	if t.Block() == t.Blocks()-1 { // which has the fewest tokens
 		a.awaitRanks(t)
 	}
-	for token := t.Block(); token < a.tokens(); token += t.Blocks() {
+	for token := t.Block(); token < a.now.Tokens; token += t.Blocks() {
+		w := a.weigh(t, token)
 		for k := t.Index(); k < a.TopK; k += t.Threads() {
-			if e := a.expert(token, k); e >= 0 && !a.answered(t, e) {
+			if e := a.expert(token*a.TopK + k); e >= 0 && !a.answered(t, e) {
 				break
 			}
 		}
 		if a.Faults.overBlock(t) {
 			return
 		}
-		a.combine(t, token)
+		a.combine(t, token, w)
 	}
 }
 
 // awaitRanks waits until each rank has answered, by one of its experts: it has received then, and its slots may be written again
 // by who has no token there. Where the time is counted it waits for all of them.
-func (a *LL) awaitRanks(t gpu.Thread) {
+func (a *llOp) awaitRanks(t gpu.Thread) {
 	for rank := t.Index(); rank < a.DC.Ranks; rank += t.Threads() {
 		e, end := a.first(rank), a.first(rank+1)
-		if e == end || a.Missing.has(rank) {
+		if e == end || a.missing(rank) {
 			continue
 		}
 		if !a.Meter.on() {
@@ -165,32 +173,48 @@ func (a *LL) awaitRanks(t gpu.Thread) {
 }
 
 // answered waits until an expert has answered. A thread calls it.
-func (a *LL) answered(t gpu.Thread, e int32) bool {
+func (a *llOp) answered(t gpu.Thread, e int32) bool {
 	rank := a.owner(e)
 	c := gin.Open(&a.DC, a.context(e-a.first(rank)))
-	s := a.awaitRaised(t, &c, a.combineSignal(a.set(), e), rank, a.Answers.At(int(a.set())).Load())
+	s := a.awaitRaised(t, &c, a.combineSignal(a.now.Set, e), rank, a.now.Answers)
 	if s != gin.OK {
 		a.fail(s, FaultAnswer, rank, int64(e), 0)
 	}
 	return s == gin.OK
 }
 
+// weighed is the weight of the selection with this lane's number, and which lanes have one.
+type weighed struct {
+	w   float32
+	all uint32
+}
+
+// weigh looks at a token's selections and weights before their answers are waited for. All lanes of a warp call it; a lane that is
+// alone has too many for it.
+func (a *llOp) weigh(t gpu.Thread, token int32) (w weighed) {
+	if gpu.WarpSize == 1 {
+		return w
+	}
+	has, i := false, token*a.TopK+t.Lane()
+	if t.Lane() < a.TopK && a.expert(i) >= 0 {
+		has, w.w = true, a.Weights.At(int(i)).Load()
+	}
+	w.all = gpu.Ballot(t, has)
+	return w
+}
+
 // combine is of one token, by all threads of a block.
-func (a *LL) combine(t gpu.Thread, token int32) {
+func (a *llOp) combine(t gpu.Thread, token int32, w weighed) {
 	out, in := a.Y.Byte(uint64(token)*a.row()), a.Recv.Base.Byte(a.back(token, 0))
 	if gpu.WarpSize == 1 {
 		a.combineRows(t, token, gpu.Cast[uint32](out), gpu.Cast[uint32](in), a.Hidden/2)
 		return
 	}
-	has, w := false, float32(0) // of the selection with this lane's number
-	if k := t.Lane(); k < a.TopK && a.expert(token, k) >= 0 {
-		has, w = true, a.Weights.At(int(token)*int(a.TopK)+int(k)).Load()
-	}
-	all, n := gpu.Ballot(t, has), a.Hidden/8
+	n := a.Hidden / 8
 	rows, sums := gpu.Cast[gpu.U32x4](in), gpu.Cast[gpu.U32x4](out)
 	for first := t.Warp() * gpu.WarpSize; first < n; first += t.Threads() { // the same to all lanes
 		s, i := sum{}, first+t.Lane()
-		for left := all; left != 0; {
+		for left := w.all; left != 0; {
 			var v [answersAtOnce]gpu.U32x4
 			these := left
 			//gpu:unroll 8
@@ -203,7 +227,7 @@ func (a *LL) combine(t gpu.Thread, token int32) {
 			//gpu:unroll 8
 			for j := range v {
 				if these != 0 {
-					s.addFour(v[j], gpu.ShflIdx(t, w, int32(bits.TrailingZeros32(these))))
+					s.addFour(v[j], gpu.ShflIdx(t, w.w, int32(bits.TrailingZeros32(these))))
 				}
 				these &= these - 1
 			}
@@ -218,13 +242,13 @@ func (a *LL) combine(t gpu.Thread, token int32) {
 const answersAtOnce = 8
 
 // combineRows is combine where all of a token's answers are added up in one pass.
-func (a *LL) combineRows(t gpu.Thread, token int32, out, in gpu.Ptr[uint32], pairs int32) {
+func (a *llOp) combineRows(t gpu.Thread, token int32, out, in gpu.Ptr[uint32], pairs int32) {
 	var at [MaxTopK]int
 	var w [MaxTopK]float32
 	n := 0
 	for k := range a.TopK {
-		if a.expert(token, k) >= 0 {
-			at[n], w[n] = int(k)*int(pairs), a.Weights.At(int(token)*int(a.TopK)+int(k)).Load()
+		if i := token*a.TopK + k; a.expert(i) >= 0 {
+			at[n], w[n] = int(k)*int(pairs), a.Weights.At(int(i)).Load()
 			n++
 		}
 	}

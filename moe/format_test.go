@@ -136,7 +136,7 @@ func TestShortGroups(t *testing.T) {
 // A GPU's kernels divide, multiply and add as Go does: each rounded to the nearest, none fused, subnormals kept. So the
 // bytes of a row and the bits of a sum are those that the CPU gives.
 func TestKernelsRoundAsGoDoes(t *testing.T) {
-	ptx := moe.LLSendKernel.PTX()
+	ptx := moe.LLDispatchKernel.PTX()
 	for _, must := range []string{"div.rn.f32", "mul.rn.f32", "add.rn.f32"} {
 		if !strings.Contains(ptx, must) {
 			t.Errorf("there is no %s: this looks at something else", must)

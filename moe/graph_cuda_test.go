@@ -20,8 +20,7 @@ import (
 
 // lowLatency is what the double runs of the low-latency form, and what the tests take for the experts.
 var lowLatency = []cudatest.Kernel{
-	cudatest.Of(moe.LLCountKernel), cudatest.Of(moe.LLSendKernel), cudatest.Of(moe.LLReceiveKernel),
-	cudatest.Of(moe.LLReturnKernel), cudatest.Of(moe.LLCombineKernel), cudatest.Of(moetest.ExpertsKernel),
+	cudatest.Of(moe.LLDispatchKernel), cudatest.Of(moe.LLCombineKernel), cudatest.Of(moetest.ExpertsKernel),
 }
 
 // highThroughput is that of the other form.
@@ -30,7 +29,7 @@ var highThroughput = []cudatest.Kernel{
 	cudatest.Of(moe.HTReadyKernel), cudatest.Of(moe.HTValuesKernel), cudatest.Of(moetest.HTExpertsKernel),
 }
 
-// TestReplaysOverDriver: on the cuda device a graph records six launches on each rank, and a replay is one call of the
+// TestReplaysOverDriver: on the cuda device a graph records three launches on each rank, and a replay is one call of the
 // driver that brings the same arguments each time; what comes of it is right all the same.
 func TestReplaysOverDriver(t *testing.T) {
 	cudatest.InPlace(t, func(d *cudatest.Driver) { replayOverDriver(t, d) }, lowLatency...)
@@ -69,8 +68,8 @@ func replayOverDriver(t *testing.T, d *cudatest.Driver) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if n := d.Count("cuLaunchKernel") - launches; n != 6*ranks {
-		t.Errorf("%d launches were recorded, want 6 on each of %d ranks", n, ranks)
+	if n := d.Count("cuLaunchKernel") - launches; n != 3*ranks {
+		t.Errorf("%d launches were recorded, want 3 on each of %d ranks", n, ranks)
 	}
 	launches = d.Count("cuLaunchKernel")
 	var all [times][]*solved

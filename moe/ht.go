@@ -92,7 +92,7 @@ func (h *HTBuffer) LocalExperts() int {
 
 // FirstExpert is the number of this rank's first expert in the world.
 func (h *HTBuffer) FirstExpert() int {
-	return int(spread{int32(h.opt.Experts), int32(h.comm.Size())}.first(int32(h.comm.Rank())))
+	return int(spreadOf(int32(h.opt.Experts), int32(h.comm.Size())).first(int32(h.comm.Rank())))
 }
 
 // Close ends it on this rank and gives its memory back. Its stream must be done.

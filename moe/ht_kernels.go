@@ -123,13 +123,13 @@ func (a *HT) peer(node int32) int32  { return node*a.Node + a.DC.Rank%a.Node }
 
 // experts are those of a rank, or of several that follow it, and where they end.
 func (a *HT) experts(rank, ranks int32) (first, end int32) {
-	s := spread{a.Experts, a.DC.Ranks}
+	s := spreadOf(a.Experts, a.DC.Ranks)
 	return s.first(rank), s.first(rank + ranks)
 }
 
 // nowhere says that an expert is of a rank that is missing.
 func (a *HT) nowhere(e int32) bool {
-	return a.Missing.some() && a.Missing.has(spread{a.Experts, a.DC.Ranks}.owner(e))
+	return a.Missing.some() && a.Missing.has(spreadOf(a.Experts, a.DC.Ranks).owner(e))
 }
 
 // goes says whether a token selects one of some experts, which are one rank's where ranks are missing. All selections are looked

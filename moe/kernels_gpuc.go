@@ -36,15 +36,8 @@ var (
 	LLCombineKernel = gpu.NewKernel("LLCombine", LLCombine, kernelsPTX, kernelsCubins...).
 			Variant("LLCombine_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 			Split("LLCombine_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
-	LLCountKernel   = gpu.NewKernel("LLCount", LLCount, kernelsPTX, kernelsCubins...)
-	LLReceiveKernel = gpu.NewKernel("LLReceive", LLReceive, kernelsPTX, kernelsCubins...).
-			Variant("LLReceive_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
-			Split("LLReceive_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
-	LLReturnKernel = gpu.NewKernel("LLReturn", LLReturn, kernelsPTX, kernelsCubins...).
-			Variant("LLReturn_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
-			Split("LLReturn_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
-	LLSendKernel = gpu.NewKernel("LLSend", LLSend, kernelsPTX, kernelsCubins...).
-			Variant("LLSend_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
-			Split("LLSend_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
+	LLDispatchKernel = gpu.NewKernel("LLDispatch", LLDispatch, kernelsPTX, kernelsCubins...).
+				Variant("LLDispatch_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
+				Split("LLDispatch_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)
 )

@@ -24,16 +24,44 @@ type RowInfo struct {
 // Block is where the rows of one source stand among those of a local expert.
 type Block struct{ Begin, Rows uint32 }
 
-// LLTurn is which operation has a turn's rows and outputs. LLCount fills it, and the other kernels of that dispatch and
-// its combine read it: a launch that is replayed from a graph brings the arguments that were recorded, and yet is part of
-// another operation each time.
+// LLTurn is which operation has a turn's rows and outputs. Its dispatch fills it, and the kernels that come after it read it:
+// a launch that is replayed from a graph brings the arguments that were recorded, and yet is part of another operation each
+// time.
 type LLTurn struct {
-	Op     uint64 // number of the dispatch
-	Set    int32  // of slots and signals
-	Half   int32  // of Ends, that it reads; it writes the other
-	Tokens int32
-	_      [44]byte
+	Op      uint64 // number of the dispatch
+	Answers uint64 // what the signals of its combine come to
+	Set     int32  // of slots and signals
+	Half    int32  // of Ends, that it reads; it writes the other
+	Tokens  int32
+	_       [36]byte
 }
+
+// LLNext is what the next dispatch will be. The last of a dispatch's blocks to have looked makes it the one after.
+type LLNext struct {
+	Op     uint64
+	Place  int32  // its Half and Set: Op modulo 2*Sets
+	Looked uint32 // blocks; 0 between two dispatches
+	_      [48]byte
+}
+
+// Box is what is known of this rank's messages to a box. It is 0 between two dispatches: who tells the box's rank clears it.
+type Box struct {
+	Gone  uint64 // messages on their way, and from oneCounted on what they come to
+	Taken uint32 // slots
+	_     uint32
+}
+
+// What is added to Box.Gone besides 1 for each message.
+const (
+	oneCounted = 1 << 32
+	allCounted = 1 << 63
+)
+
+// What a launch does of an operation.
+const (
+	sends    = 1
+	receives = 2
+)
 
 // LL is the arguments of the low-latency kernels.
 type LL struct {
@@ -53,13 +81,12 @@ type LL struct {
 	Counts gpu.Ptr[uint32]  // [local] rows
 	Blocks gpu.Ptr[Block]   // [local][rank]
 
-	Number  gpu.Ptr[uint64] // of the next dispatch
+	Next    gpu.Ptr[LLNext]
 	Now     gpu.Ptr[LLTurn]
 	Answers gpu.Ptr[uint64] // [set] combines so far: what the signal of each expert comes to
 	Ends    gpu.Ptr[uint64] // [2][set][box][rank] what the set's last dispatch ended at, and what this one does
-	Total   gpu.Ptr[uint32] // [far box] messages of the own tokens
-	Next    gpu.Ptr[uint32] // [far box] slots taken
-	Done    gpu.Ptr[uint32] // [far box] messages on their way
+	Far     gpu.Ptr[Box]    // [far box], and of PerRank [expert] behind them
+	Packed  gpu.Ptr[uint64] // [local] ranks whose rows have a place, times 2^32, and those rows; 0 between two dispatches
 	Faults  Faults
 
 	Missing Missing
@@ -68,6 +95,7 @@ type LL struct {
 	Tokens, MaxTokens, Cap int32
 	Hidden, TopK, Experts  int32
 	Locals                 int32
+	Each, More             int32 // experts of a rank; how many of the first ranks have one more
 	NoLSA, Deterministic   int32 // 0 or 1
 	Near                   int32 // 1: all ranks are stored to, and kernels have no part for others
 	PerRank                int32 // 0: a box is an expert's; 1: a rank's
@@ -75,32 +103,79 @@ type LL struct {
 	Head                   int32 // bytes before the payload
 	Sets                   int32 // of slots
 	Turn                   int32 // which of the rows and outputs are this operation's
+	Parts                  int32 // sends, receives, or both
 	Format                 int32
 	Values, Payload        int32 // bytes of a row's elements; with their scales
 }
 
-// begin fills the turn for a new dispatch. One thread calls it.
-func (a *LL) begin() {
-	op, tokens := a.Number.Load(), uint32(a.Tokens)
-	if !a.Count.IsNil() {
-		tokens = a.Count.Load()
+// llOp is a kernel's arguments and the operation that it is of, in the block's own memory: that costs no registers.
+type llOp struct {
+	*LL
+	now *LLTurn
+}
+
+// opening is what the first thread of a block reads for all.
+type opening struct {
+	now  LLTurn
+	over bool
+}
+
+var opened gpu.Shared[opening]
+
+// begin reads the operation, and says whether operations have failed: the same to all threads of a block.
+func (a *LL) begin(t gpu.Thread, p *opening, next bool) (over bool) {
+	if t.Index() == 0 {
+		over = a.Faults.failed()
+		if next {
+			p.now = a.ahead()
+		} else {
+			p.now = a.Now.Load()
+		}
+		p.over = over
 	}
-	in := int32(op % uint64(2*a.Sets))
-	a.Now.Store(LLTurn{Op: op, Set: in % a.Sets, Half: in / a.Sets, Tokens: int32(min(tokens, uint32(a.Tokens)))})
-	a.Number.Store(op + 1)
-	if tokens > uint32(a.Tokens) {
-		a.refuse(FaultTokens, int64(tokens), int64(a.Tokens))
+	t.SyncBlock()
+	return p.over
+}
+
+// ahead is the next dispatch.
+func (a *LL) ahead() LLTurn {
+	next, tokens := a.Next.Raw(), uint32(a.Tokens)
+	if !a.Count.IsNil() {
+		tokens = min(tokens, a.Count.Load())
+	}
+	now := LLTurn{Op: next.Op, Set: next.Place, Tokens: int32(tokens)}
+	if now.Set >= a.Sets {
+		now.Set, now.Half = now.Set-a.Sets, 1
+	}
+	return now
+}
+
+// looked is called once by each block of a dispatch that sends: the last one leaves word of the dispatch, and makes the one
+// after it the next. Nobody waits for that.
+func (a *llOp) looked(t gpu.Thread) {
+	next, now := a.Next.Raw(), *a.now
+	if gpu.AtomicAdd(gpu.PtrTo(&next.Looked), 1, gpu.AcqRel, gpu.ScopeGPU)+1 != uint32(t.Blocks()) {
+		return
+	}
+	now.Answers = a.Answers.At(int(now.Set)).Load() + 1 // the combine of before, in this set, has been or never comes
+	a.Now.Store(now)
+	next.Looked = 0
+	next.Op++
+	if next.Place++; next.Place == 2*a.Sets {
+		next.Place = 0
+	}
+	if a.Count.IsNil() {
+		return
+	}
+	if n := a.Count.Load(); n > uint32(a.Tokens) {
+		a.refuse(FaultTokens, int64(n), int64(a.Tokens))
 	}
 }
 
-func (a *LL) op() uint64    { return a.Now.Raw().Op }
-func (a *LL) set() int32    { return a.Now.Raw().Set }
-func (a *LL) tokens() int32 { return a.Now.Raw().Tokens }
-
 // end is where what a dispatch's signal came to is noted: before this one (0) and after it (1). There are two tables, used
 // in turn, so that all who wait for one signal read what it was.
-func (a *LL) end(after, id int32) gpu.Ptr[uint64] {
-	return a.Ends.At(int((a.Now.Raw().Half^after)*a.Sets*a.Boxes*a.DC.Ranks + id))
+func (a *llOp) end(after, id int32) gpu.Ptr[uint64] {
+	return a.Ends.At(int((a.now.Half^after)*a.Sets*a.Boxes*a.DC.Ranks + id))
 }
 
 // row is the size of a row as the caller has it and of an answer: BF16. payload is that of one on its way to an expert.
@@ -108,19 +183,19 @@ func (a *LL) row() uint64     { return 2 * uint64(a.Hidden) }
 func (a *LL) payload() uint64 { return uint64(a.Payload) }
 func (a *LL) msg() uint64     { return uint64(a.Head) + a.payload() }
 
-func (a *LL) first(rank int32) int32 { return spread{a.Experts, a.DC.Ranks}.first(rank) }
-func (a *LL) owner(e int32) int32    { return spread{a.Experts, a.DC.Ranks}.owner(e) }
+func (a *LL) first(rank int32) int32 { return spread{a.Each, a.More}.first(rank) }
+func (a *LL) owner(e int32) int32    { return spread{a.Each, a.More}.owner(e) }
 
 // slot is where message n of rank src to a box of this rank lies in the receive window.
-func (a *LL) slot(box, src, n int32) uint64 {
+func (a *llOp) slot(box, src, n int32) uint64 {
 	set := uint64(a.Boxes*a.DC.Ranks) * uint64(a.BoxCap) * a.msg()
-	return uint64(a.set())*set + (uint64(box*a.DC.Ranks+src)*uint64(a.BoxCap)+uint64(n))*a.msg()
+	return uint64(a.now.Set)*set + (uint64(box*a.DC.Ranks+src)*uint64(a.BoxCap)+uint64(n))*a.msg()
 }
 
 // back is where the answer to selection k of a token lies in the receive window.
-func (a *LL) back(token, k int32) uint64 {
+func (a *llOp) back(token, k int32) uint64 {
 	slots := uint64(a.Sets) * uint64(a.Boxes*a.DC.Ranks) * uint64(a.BoxCap) * a.msg()
-	return slots + ((uint64(a.set())*uint64(a.MaxTokens)+uint64(token))*uint64(a.TopK)+uint64(k))*a.row()
+	return slots + ((uint64(a.now.Set)*uint64(a.MaxTokens)+uint64(token))*uint64(a.TopK)+uint64(k))*a.row()
 }
 
 // output is where what an expert made of a row lies in the window of outputs.
@@ -155,15 +230,16 @@ func (a *LL) place(box int32) (rank, local int32) {
 	return rank, box - a.first(rank)
 }
 
-// goes is the far box that a message is put into for selection k of a token: -1 if there is none, or one has it already.
-func (a *LL) goes(token, k int32) int32 {
-	e := a.expert(token, k)
+// goes is the far box that a message is put into for selection i of all tokens': -1 if there is none, or an earlier selection of
+// its token has put one there already.
+func (a *LL) goes(i int32) int32 {
+	e := a.expert(i)
 	if e < 0 || a.PerRank == 0 {
 		return e
 	}
 	rank := a.owner(e)
-	for i := range k {
-		if f := a.expert(token, i); f >= 0 && a.owner(f) == rank {
+	for j := i - i%a.TopK; j < i; j++ {
+		if f := a.expert(j); f >= 0 && a.owner(f) == rank {
 			return -1
 		}
 	}
@@ -219,26 +295,29 @@ func (a *LL) pastCaches(messages int32, bytes uint64) bool {
 }
 
 // refuse and fail are Faults'.
-func (a *LL) refuse(what uint32, x, y int64) { a.Faults.refuse(a.op(), what, a.DC.Rank, x, y) }
-func (a *LL) fail(s gin.Status, what uint32, rank int32, x, y int64) {
-	a.Faults.fail(a.op(), s, what, rank, x, y)
+func (a *llOp) refuse(what uint32, x, y int64) { a.Faults.refuse(a.now.Op, what, a.DC.Rank, x, y) }
+func (a *llOp) fail(s gin.Status, what uint32, rank int32, x, y int64) {
+	a.Faults.fail(a.now.Op, s, what, rank, x, y)
 }
 
 // sent says whether a put or signal to a rank, for one of its experts, was taken, and fails if it was not.
-func (a *LL) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
+func (a *llOp) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
 	if s != gin.OK && t.Lane() == 0 {
 		a.fail(s, FaultSend, rank, int64(a.first(rank)+local), 0)
 	}
 	return s == gin.OK
 }
 
-// nowhere says that an expert is of a rank that is missing.
-func (a *LL) nowhere(e int32) bool { return a.Missing.some() && a.Missing.has(a.owner(e)) }
+// missing says that a rank takes no part, and nowhere that an expert is of such a rank.
+func (a *LL) missing(rank int32) bool { return a.Near == 0 && a.Missing.has(rank) }
+func (a *LL) nowhere(e int32) bool {
+	return a.Near == 0 && a.Missing.some() && a.Missing.has(a.owner(e))
+}
 
-// expert is selection k of a token, -1 for none. What is no expert counts as none (LLCount has reported it), and so does
+// expert is selection i of all tokens', -1 for none. What is no expert counts as none (its dispatch has reported it), and so does
 // one of a rank that is missing.
-func (a *LL) expert(token, k int32) int32 {
-	e := a.Idx.At(int(token)*int(a.TopK) + int(k)).Load()
+func (a *LL) expert(i int32) int32 {
+	e := a.Idx.At(int(i)).Load()
 	if e < 0 || e >= a.Experts || a.nowhere(e) {
 		return -1
 	}

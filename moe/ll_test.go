@@ -161,7 +161,7 @@ func TestLLShapes(t *testing.T) {
 		{1, 1, 80, 7168, 1, 1}, // more than a core's caches hold
 	} {
 		t.Run(fmt.Sprintf("R%d-N%d-T%d-H%d-K%d-E%d", c.ranks, c.perNode, c.tokens, c.hidden, c.topk, c.experts), func(t *testing.T) {
-			w := newWorld(t, c.ranks, c.perNode, moe.Options{MaxTokens: c.tokens, Hidden: c.hidden, TopK: c.topk, Experts: c.experts}, doorbell.Grid{Blocks: 2, Warps: 3})
+			w := newWorld(t, c.ranks, c.perNode, moe.Options{MaxTokens: c.tokens, Hidden: c.hidden, TopK: c.topk, Experts: c.experts}, doorbell.Grid{Blocks: 2, Warps: 3, Cooperative: true})
 			defer w.close()
 			for iter := range 5 {
 				g, err := routing.Generate(routing.Options{Seed: uint64(iter + 1), Ranks: c.ranks, Experts: c.experts, TopK: c.topk, Tokens: c.tokens, Uneven: iter%2 == 1, DropEntries: float64(iter) / 5})
@@ -201,7 +201,7 @@ func TestLLProperty(t *testing.T) {
 		if dups {
 			o.Copies = topk
 		}
-		w := newWorld(t, ranks, perNode, o, doorbell.Grid{Blocks: rapid.IntRange(1, 3).Draw(rt, "blocks"), Warps: rapid.IntRange(1, 4).Draw(rt, "warps")})
+		w := newWorld(t, ranks, perNode, o, doorbell.Grid{Blocks: rapid.IntRange(1, 3).Draw(rt, "blocks"), Warps: rapid.IntRange(1, 4).Draw(rt, "warps"), Cooperative: rapid.Bool().Draw(rt, "cooperative")})
 		defer w.close()
 		for iter := range rapid.IntRange(1, 4).Draw(rt, "iterations") {
 			ro := routing.Options{Seed: rapid.Uint64().Draw(rt, "seed"), Ranks: ranks, Experts: experts, TopK: topk, Tokens: tokens,

@@ -9,26 +9,26 @@ import (
 	"github.com/doorbell-net/doorbell/gpu"
 )
 
-// LLReceive waits for what each rank sent to each local expert, and packs the rows of an expert together. Each warp of a block
-// waits for another rank or expert, and then all of them share the rows.
-//
-//gpu:kernel warps=8
-//gpu:variant Near=1 warps=16
-func LLReceive(t gpu.Thread, a LL) {
-	if a.Faults.overBlock(t) {
-		return
-	}
-	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
+// receive is the part of LLDispatch that waits for what each rank sent to each local expert, and packs the rows of an expert
+// together. Each warp of a block waits for another rank or expert, and then all of them share the rows. Where their order matters
+// an expert's are one block's, rank after rank.
+func (a *llOp) receive(t gpu.Thread) {
+	ranks := a.DC.Ranks
+	first, end := t.Block(), (a.first(a.DC.Rank+1)-a.first(a.DC.Rank))*ranks
 	if a.Deterministic != 0 {
-		for local := t.Block(); local < locals; local += t.Blocks() {
-			for src := range a.DC.Ranks {
-				a.receive(t, local*a.DC.Ranks+src, 0, 1) // one block alone: the rows are in this order
-			}
-		}
-		return
+		first *= ranks
 	}
-	for i, end := t.Block(), locals*a.DC.Ranks; i < end; i += t.Blocks() * t.Warps() {
-		a.receive(t, i, t.Blocks(), pairsOf(t, i, end))
+	for i := first; i < end; {
+		n := int32(1)
+		if a.Deterministic == 0 {
+			n = pairsOf(t, i, end)
+		}
+		a.receivePairs(t, i, n)
+		if a.Deterministic == 0 {
+			i += t.Blocks() * t.Warps()
+		} else if i++; i%ranks == 0 {
+			i += (t.Blocks() - 1) * ranks
+		}
 	}
 }
 
@@ -40,15 +40,15 @@ func (a *LL) from(i int32) (local, src int32) {
 	return local, src
 }
 
-// receive packs what came of n pairs, step apart, behind what is there of their experts'.
-func (a *LL) receive(t gpu.Thread, first, step, n int32) {
+// receivePairs packs what came of n pairs, as many as there are blocks apart, behind what is there of their experts'.
+func (a *llOp) receivePairs(t gpu.Thread, first, n int32) {
 	if t.Warp() < n {
-		a.arrive(t, first+t.Warp()*step)
+		a.arrive(t, first+t.Warp()*t.Blocks())
 	}
 	t.SyncBlock()
-	s := sharesOf(t, n)
+	s := sharesOf(t, n, a.payload())
 	for w := range n {
-		a.pack(t, first+w*step, found.Of(t)[w], &s)
+		a.pack(t, first+w*t.Blocks(), found.Of(t)[w], &s)
 	}
 	t.SyncBlock() // before there are others
 }
@@ -60,20 +60,24 @@ type arrival struct{ messages, rows, begin uint32 }
 var found gpu.Shared[[32]arrival]
 
 // shares deals parts of rows out to a block's warps in turn: where there are few rows, several warps share each.
-type shares struct{ next, parts int32 }
+type shares struct {
+	next, parts int32
+	each        uint32 // bytes of a part
+}
 
 // pairsOf is how many pairs a block's warps have before the end, one each, the first of them number i.
 func pairsOf(t gpu.Thread, i, end int32) int32 {
 	return min(t.Warps(), (end-i+t.Blocks()-1)/t.Blocks())
 }
 
-// sharesOf is for the rows of the first n that are found.
-func sharesOf(t gpu.Thread, n int32) shares {
+// sharesOf is for the rows, of so many bytes, of the first n that are found.
+func sharesOf(t gpu.Thread, n int32, bytes uint64) shares {
 	rows := int32(0)
 	for w := range n {
 		rows += int32(found.Of(t)[w].rows)
 	}
-	return shares{parts: max(1, t.Warps()/max(rows, 1))}
+	parts := max(1, t.Warps()/max(rows, 1))
+	return shares{parts: parts, each: ((uint32(bytes)+uint32(parts)-1)/uint32(parts) + 15) &^ 15}
 }
 
 // take says whether the next part is the calling warp's.
@@ -85,22 +89,18 @@ func (s *shares) take(t gpu.Thread) bool {
 	return mine
 }
 
-// part is where part i of so many bytes begins, and its size.
+// part is where part i of a row begins, and its size.
 func (s *shares) part(i int32, bytes uint64) (from, n uint64) {
-	share := (bytes/uint64(s.parts) + 15) &^ 15
-	from = min(uint64(i)*share, bytes)
-	if i == s.parts-1 {
-		return from, bytes - from
-	}
-	return from, min(share, bytes-from)
+	from = min(uint64(uint32(i)*s.each), bytes)
+	return from, min(uint64(s.each), bytes-from)
 }
 
 // arrive waits for a pair. A warp calls it.
-func (a *LL) arrive(t gpu.Thread, i int32) {
+func (a *llOp) arrive(t gpu.Thread, i int32) {
 	local, src := a.from(i)
 	e, box := a.first(a.DC.Rank)+local, a.box(local)
 	messages := uint32(0)
-	if !a.Missing.has(src) {
+	if !a.missing(src) {
 		messages = a.awaitCount(t, box, src, e)
 	}
 	rows := messages
@@ -108,21 +108,34 @@ func (a *LL) arrive(t gpu.Thread, i int32) {
 		rows = a.rowsOf(t, src, e, messages)
 	}
 	if t.Lane() == 0 {
-		begin := gpu.AtomicAdd(a.Counts.At(int(local)), rows, gpu.Relaxed, gpu.ScopeGPU)
+		begin := a.room(local, rows)
 		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
 		a.Meter.took(local, rows)
 		found.Of(t)[t.Warp()] = arrival{messages, rows, begin}
 	}
 }
 
+// room is where the next so many rows of a local expert begin. Who takes the last leaves word of how many they are in all.
+func (a *llOp) room(local int32, rows uint32) (begin uint32) {
+	p := a.Packed.At(int(local))
+	was := gpu.AtomicAdd(p, 1<<32|uint64(rows), gpu.Relaxed, gpu.ScopeGPU)
+	if begin = uint32(was); was>>32 == uint64(a.DC.Ranks-1) {
+		a.Counts.At(int(local)).Store(begin + rows)
+		p.Store(0)
+	}
+	return begin
+}
+
 // pack copies a pair's rows. All warps of a block call it.
-func (a *LL) pack(t gpu.Thread, i int32, came arrival, s *shares) {
+func (a *llOp) pack(t gpu.Thread, i int32, came arrival, s *shares) {
 	local, src := a.from(i)
 	e, box := a.first(a.DC.Rank)+local, a.box(local)
-	to, row := int(local*a.DC.Ranks)*int(a.Cap)+int(came.begin), uint32(0)
-	first := a.Recv.Base.Byte(a.slot(box, src, 0))
+	row := uint32(0)
+	to := a.Rows.Byte((uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(came.begin)) * a.payload())
+	infos := a.Infos.At(int(local*a.DC.Ranks)*int(a.Cap) + int(came.begin))
+	msg := a.Recv.Base.Byte(a.slot(box, src, 0))
 	for j := range came.messages {
-		msg, times := first.Byte(uint64(j)*a.msg()), int32(1)
+		times := int32(1)
 		if a.PerRank != 0 {
 			times = a.names(msg, e)
 		}
@@ -133,19 +146,21 @@ func (a *LL) pack(t gpu.Thread, i int32, came arrival, s *shares) {
 				}
 				if part == 0 {
 					if f := a.info(t, local, src, int32(j), i, e, msg); t.Lane() == 0 {
-						a.Infos.At(to + int(row)).Store(f)
+						infos.Store(f)
 					}
 				}
 				at, n := s.part(part, a.payload())
-				gpu.CopyWarp(t, a.Rows.Byte(uint64(to+int(row))*a.payload()+at), msg.Byte(uint64(a.Head)+at), n)
+				gpu.CopyWarp(t, to.Byte(at), msg.Byte(uint64(a.Head)+at), n)
 			}
 			row++
+			to, infos = to.Byte(a.payload()), infos.At(1)
 		}
+		msg = msg.Byte(a.msg())
 	}
 }
 
 // rowsOf is how many rows an expert gets of a rank's messages to all experts here.
-func (a *LL) rowsOf(t gpu.Thread, src, e int32, messages uint32) uint32 {
+func (a *llOp) rowsOf(t gpu.Thread, src, e int32, messages uint32) uint32 {
 	n := uint32(0)
 	for j := t.Lane(); j < int32(messages); j += gpu.WarpSize {
 		n += uint32(a.names(a.Recv.Base.Byte(a.slot(0, src, j)), e))
@@ -158,18 +173,18 @@ func (a *LL) rowsOf(t gpu.Thread, src, e int32, messages uint32) uint32 {
 
 // awaitCount is how many messages a rank sent to a box, on behalf of expert e. Of those who wait for one box, the first
 // expert's warp notes what its signal came to.
-func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
+func (a *llOp) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 	n := uint64(0)
 	if t.Lane() == 0 {
 		c := gin.Open(&a.DC, a.context(box))
-		id := a.dispatchSignal(a.set(), box, src)
+		id := a.dispatchSignal(a.now.Set, box, src)
 		from := a.end(0, id).Load()
-		if a.Faults.failed() {
-			c.SetTimeout(0)
-		}
 		since := a.Meter.clock(t)
 		now, s := a.raised(&c, id, src), gin.OK
 		if now == from { // a look may cross PCIe: what is there already takes one
+			if a.Faults.failed() {
+				c.SetTimeout(0)
+			}
 			if s = a.awaitRaised(t, &c, id, src, from+1); s == gin.OK {
 				now = a.raised(&c, id, src)
 			}
@@ -196,7 +211,7 @@ func (a *LL) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 // info reads the header of message j: which selection of which token it is. A token that names the expert twice sent it
 // twice, and the messages serve its selections in their order; of a message to the rank, skip selections are served. All lanes
 // of a warp call it.
-func (a *LL) info(t gpu.Thread, local, src, j, skip, e int32, msg gpu.Ptr[byte]) RowInfo {
+func (a *llOp) info(t gpu.Thread, local, src, j, skip, e int32, msg gpu.Ptr[byte]) RowInfo {
 	h, of := gpu.Cast[Header](msg).Load(), a.selects(t, msg, e)
 	if a.PerRank == 0 && bits.OnesCount32(of) > 1 {
 		for i := t.Lane(); i < j; i += gpu.WarpSize {
@@ -211,7 +226,7 @@ func (a *LL) info(t gpu.Thread, local, src, j, skip, e int32, msg gpu.Ptr[byte])
 	for ; skip > 0; skip-- {
 		of &= of - 1
 	}
-	if of == 0 || h.Token >= uint32(a.MaxTokens) || h.Op != uint32(a.op()) {
+	if of == 0 || h.Token >= uint32(a.MaxTokens) || h.Op != uint32(a.now.Op) {
 		if t.Lane() == 0 {
 			a.fail(gin.RemoteError, FaultHeader, src, int64(j), int64(e))
 		}

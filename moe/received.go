@@ -12,11 +12,11 @@ import (
 type Tokens struct {
 	N int // tokens, 0 to MaxTokens
 	// Count is for graphs, in which N is the same in each replay: the kernels take the number of tokens from there, and N
-	// is the most that it says: more is reported as Invalid, and N are sent. Read by StartDispatch's kernels.
+	// is the most that it says: more is reported as Invalid, and N are sent. Read by the kernel that sends.
 	Count   gpu.Ptr[uint32]
-	X       gpu.Ptr[byte]    // [N][Hidden] BF16, a multiple of 16; read by StartDispatch's kernels
+	X       gpu.Ptr[byte]    // [N][Hidden] BF16, a multiple of 16, and no rows of the buffer's; read by the kernel that sends
 	Experts gpu.Ptr[int32]   // [N][TopK] experts of the world, -1 for none; read until the combine has finished
-	Weights gpu.Ptr[float32] // [N][TopK]; read by FinishCombine's kernel
+	Weights gpu.Ptr[float32] // [N][TopK]; read by the kernel that adds up
 }
 
 // check says what of the tokens no kernel may be given, "" if nothing.

@@ -51,7 +51,7 @@ func (b *Buffer) begin() {
 	b.ranks = b.comm.Members()
 	b.queued, b.tape, b.stream = b.newCourse(nil), nil, nil
 	if !b.fixed {
-		b.grid, b.sums = b.defaultGrids()
+		b.grid = b.defaultGrid()
 	}
 }
 

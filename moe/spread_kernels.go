@@ -2,19 +2,20 @@
 
 package moe
 
-// spread is experts over ranks: ranges in the ranks' order, of which the first ones have one more where they do not divide.
-type spread struct{ experts, ranks int32 }
+// spread is experts over ranks: ranges in the ranks' order, each of so many, and one more of the first ranks where they do not
+// divide.
+type spread struct{ each, more int32 }
+
+func spreadOf(experts, ranks int32) spread { return spread{experts / ranks, experts % ranks} }
 
 // first is the first expert of a rank.
-func (s spread) first(rank int32) int32 {
-	return rank*(s.experts/s.ranks) + min(rank, s.experts%s.ranks)
-}
+func (s spread) first(rank int32) int32 { return rank*s.each + min(rank, s.more) }
 
 // owner is the rank that an expert lives on.
 func (s spread) owner(e int32) int32 {
-	each, more := s.experts/s.ranks, s.experts%s.ranks
-	if e < more*(each+1) {
-		return e / (each + 1)
+	before, each := int32(0), s.each+1
+	if large := s.more * each; e >= large {
+		before, each, e = s.more, s.each, e-large
 	}
-	return more + (e-more*(each+1))/each
+	return before + e/each // a GPU divides by many instructions
 }

@@ -30,7 +30,7 @@ func TestArguments(t *testing.T) {
 		}},
 		"moe_args.cuh": {"moe", "doorbell::moe", constants(), []reflect.Type{
 			reflect.TypeFor[moe.Result](), reflect.TypeFor[moe.Faults](), reflect.TypeFor[moe.Missing](), reflect.TypeFor[moe.Traffic](), reflect.TypeFor[moe.Meter](),
-			reflect.TypeFor[moe.Header](), reflect.TypeFor[moe.RowInfo](), reflect.TypeFor[moe.Block](), reflect.TypeFor[moe.LLTurn](), reflect.TypeFor[moe.LL](),
+			reflect.TypeFor[moe.Header](), reflect.TypeFor[moe.RowInfo](), reflect.TypeFor[moe.Block](), reflect.TypeFor[moe.LLTurn](), reflect.TypeFor[moe.LLNext](), reflect.TypeFor[moe.Box](), reflect.TypeFor[moe.LL](),
 			reflect.TypeFor[moe.HTInfo](), reflect.TypeFor[moe.HTPlan](), reflect.TypeFor[moe.HTState](), reflect.TypeFor[moe.HTWay](), reflect.TypeFor[moe.HT](),
 		}},
 	} {

@@ -39,9 +39,15 @@ DB uint32_t load_gpu(const uint32_t *p) {
   return v;
 }
 DB uint32_t add_gpu(uint32_t *p, uint32_t v) { return atomicAdd(p, v); }
+DB uint64_t add_gpu(uint64_t *p, uint64_t v) { return atomicAdd(reinterpret_cast<unsigned long long *>(p), v); }
 DB uint32_t add_acq_rel_gpu(uint32_t *p, uint32_t v) {
   uint32_t was;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(was) : "l"(__cvta_generic_to_global(p)), "r"(v) : "memory");
+  return was;
+}
+DB uint64_t add_acq_rel_gpu(uint64_t *p, uint64_t v) {
+  uint64_t was;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(was) : "l"(__cvta_generic_to_global(p)), "l"(v) : "memory");
   return was;
 }
 

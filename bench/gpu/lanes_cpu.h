@@ -159,7 +159,9 @@ inline uint32_t first_bit(uint32_t v) { return uint32_t(__builtin_ffs(int(v)) - 
 
 inline uint32_t load_gpu(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 inline uint32_t add_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+inline uint64_t add_gpu(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 inline uint32_t add_acq_rel_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
+inline uint64_t add_acq_rel_gpu(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 
 inline float as_float(uint32_t v) {
   float f;

@@ -33,46 +33,51 @@ DB void raise(const ll &a, int32_t rank, int32_t local, int32_t id, uint64_t v) 
   word::add_release_sys(a.DC.PeerLSA[lsa_rank(a.DC, rank)] + (local % a.DC.Contexts * int32_t(a.DC.SignalStride) + id), v);
 }
 
-KERNEL(LLCount, ll, 32) {
+// What a launch does of an operation, and what is added to box.Gone besides 1 for each message.
+constexpr int32_t sends = 1, receives = 2;
+constexpr uint64_t one_counted = uint64_t(1) << 32, all_counted = uint64_t(1) << 63;
+
+// opening is what the first thread of a block reads for all.
+struct opening {
+  llturn now;
+  bool over;
+};
+SHARED opening opened;
+
+// begin gives each thread its operation: the next dispatch, or the turn's. It is false if operations have failed.
+DB bool begin(const ll &a, bool next, llturn &now) {
   if (thread() == 0) {
-    uint64_t op = *a.Number;
-    uint32_t most = uint32_t(a.Tokens), tokens = a.Count ? *a.Count : most;
-    int32_t in = int32_t(op % uint64_t(2 * a.Sets));
-    *a.Now = {op, in % a.Sets, in / a.Sets, int32_t(tokens < most ? tokens : most), {}};
-    *a.Number = op + 1;
-    if (tokens > most) refuse(a.Faults, op, moe::fault_tokens, a.DC.Rank, tokens, most);
-  }
-  int32_t me = int32_t(thread()), all = int32_t(threads());
-  for (int32_t i = me; i < a.Experts || i < a.DC.Ranks; i += all) a.Total[i] = a.Next[i] = a.Done[i] = 0;
-  for (int32_t i = me; i < a.Locals; i += all) a.Counts[i] = 0;
-  sync_block();
-  const llturn now = *a.Now;
-  for (int32_t i = me; i < now.Tokens * a.TopK; i += all) {
-    int32_t e = a.Idx[i];
-    if (e < -1 || e >= a.Experts)
-      refuse(a.Faults, now.Op, moe::fault_selection, a.DC.Rank, i, e);
-    else if (e >= 0)
-      add_gpu(a.Total + e, 1);
+    opened.over = failed(a.Faults);
+    if (next) {
+      const uint32_t most = uint32_t(a.Tokens), tokens = a.Count ? *a.Count : most;
+      const int32_t place = a.Next->Place, half = place >= a.Sets;
+      opened.now = {a.Next->Op, 0, place - half * a.Sets, half, int32_t(tokens < most ? tokens : most), {}};
+    } else {
+      opened.now = *a.Now;
+    }
   }
   sync_block();
-  for (int32_t i = me; i < a.Experts; i += all) {
-    uint32_t n = load_gpu(a.Total + i);
-    if (n <= uint32_t(a.Cap)) continue;
-    refuse(a.Faults, now.Op, moe::fault_copies, a.DC.Rank, n, i);
-    a.Total[i] = uint32_t(a.Cap);
-  }
+  now = opened.now;
+  return !opened.over;
 }
 
-// take is the number of selection i among the messages to expert e.
-DB uint32_t take(const ll &a, int32_t e, int32_t i) {
+// looked is called by a thread of each block of a dispatch that sends: the last one makes the one after it the next.
+DB void looked(const ll &a, llturn now) {
+  if (add_acq_rel_gpu(&a.Next->Looked, uint32_t(1)) + 1 != blocks()) return;
+  now.Answers = a.Answers[now.Set] + 1;
+  *a.Now = now;
+  a.Next->Looked = 0;
+  a.Next->Op++;
+  if (++a.Next->Place == 2 * a.Sets) a.Next->Place = 0;
+  if (a.Count && *a.Count > uint32_t(a.Tokens)) refuse(a.Faults, now.Op, moe::fault_tokens, a.DC.Rank, *a.Count, a.Tokens);
+}
+
+// earlier is how many selections before number i are of expert e. A warp calls it.
+DB uint32_t earlier(const ll &a, int32_t e, int32_t i) {
   uint32_t n = 0;
-  if (a.Deterministic) {
-    for (int32_t j = int32_t(lane()); j < i; j += 32) n += a.Idx[j] == e;
-    UNROLL for (uint32_t mask = 16; mask > 0; mask /= 2) n += shfl_xor(n, mask);
-    return n;
-  }
-  if (lane() == 0) n = add_gpu(a.Next + e, 1);
-  return shfl(n, 0);
+  for (int32_t j = int32_t(lane()); j < i; j += 32) n += a.Idx[j] == e;
+  UNROLL for (uint32_t mask = 16; mask > 0; mask /= 2) n += shfl_xor(n, mask);
+  return n;
 }
 
 // send_count tells an expert's rank that n messages came. A thread calls it.
@@ -81,39 +86,77 @@ DB void send_count(const ll &a, const llturn &now, const spread &of, int32_t e, 
   raise(a, rank, local, dispatch_signal(a, now, local, a.DC.Rank), uint64_t(n) + 1);
 }
 
-KERNEL(LLSend, ll, 16) {
-  if (over_block(a.Faults)) return;
-  const llturn now = *a.Now;
-  const spread of(a.Experts, a.DC.Ranks);
-  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
+// gone adds to what is known of a box: who finds that all of its messages are counted and on their way sends the count, and clears
+// it. A thread calls it.
+DB void gone(const ll &a, const llturn &now, const spread &of, int32_t e, uint64_t more) {
+  moe::box &b = a.Far[e];
+  const uint64_t is = add_acq_rel_gpu(&b.Gone, more) + more;
+  const uint32_t all = uint32_t((is & ~all_counted) >> 32), room = uint32_t(a.BoxCap);
+  if (is < all_counted || uint32_t(is) != all) return;
+  b = {};
+  if (all > room) refuse(a.Faults, now.Op, moe::fault_copies, a.DC.Rank, all, e);
+  send_count(a, now, of, e, all < room ? all : room);
+}
+
+// count counts the messages to a warp's share of the boxes, those of the last warps of the last blocks first.
+DB void count(const ll &a, const llturn &now, const spread &of) {
+  constexpr int loads = 8;
+  const int32_t n = now.Tokens * a.TopK, all = int32_t(blocks() * warps()), share = (a.Experts + all - 1) / all;
+  const int32_t from = share * int32_t((warps() - 1 - warp()) * blocks() + blocks() - 1 - block());
+  const int32_t end = from + share < a.Experts ? from + share : a.Experts;
+  if (from >= end) return;
+  for (int32_t i = int32_t(lane()); i < n; i += loads * 32) {
+    int32_t e[loads];
+    UNROLL for (int j = 0; j < loads; j++) e[j] = i + j * 32 < n ? a.Idx[i + j * 32] : -1;
+    UNROLL for (int j = 0; j < loads; j++)
+      if (e[j] >= from && e[j] < end) add_gpu(&a.Far[e[j]].Gone, one_counted);
+  }
+  sync_warp();
+  for (int32_t e = from; e < end; e++)
+    if (lane() == 0) gone(a, now, of, e, all_counted);
+}
+
+// route is where a message goes: to which expert, -1 for none, and as which number.
+struct route {
+  int32_t expert;
+  uint32_t n;
+};
+SHARED route routes[2][32];
+
+DB void send(const ll &a, const llturn &now, const spread &of) {
+  int turn = 0;
+  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks()), turn ^= 1) {
     uint8_t *msg = a.Stage.Base + uint64_t(uint32_t(now.Set * a.MaxTokens + token)) * msg_bytes(a);
     const uint8_t *x = a.X + uint64_t(uint32_t(token)) * row_bytes(a);
     if (thread() == 0) *reinterpret_cast<uint4 *>(msg) = {uint32_t(token), uint32_t(now.Op), 0, 0};
-    if (int32_t k = int32_t(thread()); k < a.TopK) reinterpret_cast<uint16_t *>(msg + sizeof(moe::header))[k] = uint16_t(expert(a, token, k));
+    for (int32_t k = int32_t(threads() - 1 - thread()); k < a.TopK; k += int32_t(threads())) {
+      const int32_t i = token * a.TopK + k, named = a.Idx[i], e = expert(a, token, k);
+      if (named < -1 || named >= a.Experts) refuse(a.Faults, now.Op, moe::fault_selection, a.DC.Rank, i, named);
+      reinterpret_cast<uint16_t *>(msg + sizeof(moe::header))[k] = uint16_t(e);
+      routes[turn][k] = {e, e >= 0 && !a.Deterministic ? add_gpu(&a.Far[e].Taken, uint32_t(1)) : 0};
+    }
     if (a.Format != moe::bf16) quantise({a.Format, a.Hidden, a.Values, a.Payload}, msg + a.Head, x, warp(), warps());
     sync_block();
     for (int32_t k = int32_t(warp()); k < a.TopK; k += int32_t(warps())) {
-      int32_t e = expert(a, token, k);
-      if (e < 0) continue;
-      uint32_t n = take(a, e, token * a.TopK + k), staged = msg_bytes(a);
-      if (n >= uint32_t(a.BoxCap)) continue;
-      int32_t rank = of.owner(e), local = e - of.first(rank);
-      uint8_t *to = lsa_pointer(a.Recv, lsa_rank(a.DC, rank), slot(a, now, local, a.DC.Rank, n));
-      if (a.Format == moe::bf16) {  // the row as it is
-        copy_warp(to + a.Head, x, row_bytes(a));
-        staged = uint32_t(a.Head);
+      route r = routes[turn][k];
+      if (r.expert < 0) continue;
+      if (a.Deterministic) r.n = earlier(a, r.expert, token * a.TopK + k);
+      if (r.n < uint32_t(a.BoxCap)) {
+        int32_t rank = of.owner(r.expert), local = r.expert - of.first(rank);
+        uint32_t staged = msg_bytes(a);
+        uint8_t *to = lsa_pointer(a.Recv, lsa_rank(a.DC, rank), slot(a, now, local, a.DC.Rank, r.n));
+        if (a.Format == moe::bf16) {  // the row as it is
+          copy_warp(to + a.Head, x, row_bytes(a));
+          staged = uint32_t(a.Head);
+        }
+        copy_warp(to, msg, staged);
+        sync_warp();
       }
-      copy_warp(to, msg, staged);
-      sync_warp();
-      if (lane() != 0) continue;
-      uint32_t total = a.Total[e];
-      if (add_acq_rel_gpu(a.Done + e, 1) + 1 == total) send_count(a, now, of, e, total);
+      if (lane() == 0) gone(a, now, of, r.expert, 1);
     }
   }
-  // Who gets none is told too, by blocks without tokens where there are any.
-  const int32_t all = int32_t(blocks() * warps());
-  for (int32_t e = all - 1 - int32_t(block() * warps() + warp()); e < a.Experts; e += all)
-    if (lane() == 0 && a.Total[e] == 0) send_count(a, now, of, e, 0);
+  count(a, now, of);
+  if (thread() == threads() - 1) looked(a, now);
 }
 
 // await_count is how many messages a rank sent to a local expert. One thread calls it.
@@ -121,9 +164,9 @@ DB uint32_t await_count(const ll &a, const llturn &now, int32_t local, int32_t s
   context c(a.DC, local % a.DC.Contexts);
   int32_t id = dispatch_signal(a, now, local, src), ends = a.Sets * a.Boxes * a.DC.Ranks;
   uint64_t from = a.Ends[now.Half * ends + id];
-  if (failed(a.Faults)) c.timeout_ns = 0;
   uint64_t value = c.read_lsa_signal(id);
   if (value == from) {
+    if (failed(a.Faults)) c.timeout_ns = 0;
     uint32_t s = c.wait_lsa_signal(by_thread, id, from + 1, from_team(world(a.DC)));
     if (s != ok) {
       fail(a.Faults, now.Op, s, moe::fault_wait, src, e, 0);
@@ -206,11 +249,22 @@ DB pair to_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, (a.DC.Rank + i
 
 DB uint64_t row_number(const ll &a, int32_t local, uint32_t n) { return uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + n; }
 
-// receive packs what came of n pairs, step apart, behind what is there of their experts'. All threads of a block call it.
-DB void receive(const ll &a, const llturn &now, int32_t first_expert, int32_t i, int32_t step, int32_t n) {
+// room is where the next so many rows of a local expert begin. Who takes the last leaves word of how many they are in all.
+DB uint32_t room(const ll &a, int32_t local, uint32_t rows) {
+  const uint64_t was = add_gpu(a.Packed + local, one_counted | rows);
+  if (was >> 32 == uint64_t(uint32_t(a.DC.Ranks - 1))) {
+    a.Counts[local] = uint32_t(was) + rows;
+    a.Packed[local] = 0;
+  }
+  return uint32_t(was);
+}
+
+// receive_pairs packs what came of n pairs, blocks() apart, behind what is there of their experts'. All threads of a block call it.
+DB void receive_pairs(const ll &a, const llturn &now, int32_t first_expert, int32_t i, int32_t n) {
+  const int32_t step = int32_t(blocks());
   if (int32_t w = int32_t(warp()); w < n && lane() == 0) {
     pair p = from_pair(a, i + w * step);
-    uint32_t rows = await_count(a, now, p.local, p.rank, first_expert + p.local), begin = add_gpu(a.Counts + p.local, rows);
+    uint32_t rows = await_count(a, now, p.local, p.rank, first_expert + p.local), begin = room(a, p.local, rows);
     a.Blocks[p.local * a.DC.Ranks + p.rank] = {begin, rows};
     found[w] = {rows, begin};
   }
@@ -241,25 +295,29 @@ DB int32_t at_once(int32_t i, int32_t end) {
   return left < int32_t(warps()) ? left : int32_t(warps());
 }
 
-KERNEL(LLReceive, ll, 16) {
-  if (over_block(a.Faults)) return;
-  const llturn now = *a.Now;
-  const spread of(a.Experts, a.DC.Ranks);
-  const int32_t first = of.first(a.DC.Rank), locals = of.first(a.DC.Rank + 1) - first, end = locals * a.DC.Ranks, step = int32_t(blocks());
-  if (a.Deterministic) {
-    for (int32_t local = int32_t(block()); local < locals; local += step)
-      for (int32_t src = 0; src < a.DC.Ranks; src++) receive(a, now, first, local * a.DC.Ranks + src, 0, 1);
-    return;
+DB void receive(const ll &a, const llturn &now, const spread &of) {
+  const int32_t expert0 = of.first(a.DC.Rank), end = (of.first(a.DC.Rank + 1) - expert0) * a.DC.Ranks, step = int32_t(blocks());
+  for (int32_t i = int32_t(block()) * (a.Deterministic ? a.DC.Ranks : 1); i < end;) {
+    receive_pairs(a, now, expert0, i, a.Deterministic ? 1 : at_once(i, end));
+    if (!a.Deterministic)
+      i += step * int32_t(warps());
+    else if (++i % a.DC.Ranks == 0)
+      i += (step - 1) * a.DC.Ranks;
   }
-  for (int32_t i = int32_t(block()); i < end; i += step * int32_t(warps())) receive(a, now, first, i, step, at_once(i, end));
 }
 
-KERNEL(LLReturn, ll, 16) {
-  if (over_block(a.Faults)) return;
-  const llturn now = *a.Now;
+KERNEL(LLDispatch, ll, 16) {
+  llturn now;
+  if (!begin(a, a.Parts & sends, now)) return;
   const spread of(a.Experts, a.DC.Ranks);
+  if (a.Parts & sends) send(a, now, of);
+  if (a.Parts & receives) receive(a, now, of);
+}
+
+// give_back sends the experts' outputs, and says behind them that the experts have answered. It is false if operations have failed.
+DB bool give_back(const ll &a, const llturn &now, const spread &of) {
   const int32_t first = of.first(a.DC.Rank), end = (of.first(a.DC.Rank + 1) - first) * a.DC.Ranks, step = int32_t(blocks()), me = int32_t(warp());
-  if (block() == 0 && thread() == 0) a.Answers[now.Set]++;
+  if (block() == 0 && thread() == 0) a.Answers[now.Set] = now.Answers;
   const uint64_t rows_before = uint64_t(uint32_t(a.Turn * a.Locals * a.DC.Ranks)) * uint32_t(a.Cap);
   for (int32_t i = int32_t(block()); i < end; i += step * int32_t(warps())) {
     const int32_t n = at_once(i, end);
@@ -282,60 +340,59 @@ KERNEL(LLReturn, ll, 16) {
           s.copy(part, lsa_pointer(a.Recv, lsa_rank(a.DC, p.rank), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
         }
     }
-    if (over_block(a.Faults)) return;
+    if (over_block(a.Faults)) return false;
     if (me < n && lane() == 0) raise(a, mine.rank, mine.local, combine_signal(a, now, first + mine.local), 1);
     sync_block();  // before there are others
   }
+  return true;
 }
 
-DB void answered(const ll &a, const llturn &now, const spread &of, uint64_t answers, int32_t e) {
+DB void answered(const ll &a, const llturn &now, const spread &of, int32_t e) {
   int32_t rank = of.owner(e);
   context c(a.DC, (e - of.first(rank)) % a.DC.Contexts);
-  uint32_t s = c.wait_lsa_signal(by_thread, combine_signal(a, now, e), answers, from_team(world(a.DC)));
+  uint32_t s = c.wait_lsa_signal(by_thread, combine_signal(a, now, e), now.Answers, from_team(world(a.DC)));
   if (s != ok) fail(a.Faults, now.Op, s, moe::fault_answer, rank, e, 0);
 }
 
-// combine adds up the answers of a token, eight of them on their way. All threads of a block call it.
-DB void combine(const ll &a, const llturn &now, int32_t token) {
+// add_up adds up the answers of a block's tokens, eight of them on their way.
+DB void add_up(const ll &a, const llturn &now, const spread &of) {
   constexpr int loads = 8;
-  int32_t k = int32_t(lane());
-  int32_t mine = k < a.TopK ? expert(a, token, k) : -1;
-  uint32_t weight = mine >= 0 ? as_bits(a.Weights[token * a.TopK + k]) : 0, have = vote(mine >= 0);
-  uint32_t vecs = row_bytes(a) / 16;
-  uint4 *out = reinterpret_cast<uint4 *>(a.Y + uint64_t(uint32_t(token)) * row_bytes(a));
-  const uint4 *in = reinterpret_cast<const uint4 *>(a.Recv.Base + back(a, now, token, 0));
-  for (uint32_t base = warp() * 32; base < vecs; base += threads()) {  // the same to all lanes
-    uint32_t i = base + lane();
-    sum s;
-    for (uint32_t left = have; left != 0;) {
-      uint4 v[loads];
-      uint32_t these = left;
-      UNROLL for (int n = 0; n < loads; n++) {
-        if (left != 0 && i < vecs) v[n] = in[first_bit(left) * vecs + i];
-        left &= left - 1;
+  if (block() == blocks() - 1)
+    for (int32_t rank = int32_t(thread()); rank < a.DC.Ranks; rank += int32_t(threads()))
+      if (of.first(rank) < of.first(rank + 1)) answered(a, now, of, of.first(rank));
+  const uint32_t vecs = row_bytes(a) / 16;
+  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
+    const int32_t k = int32_t(lane()), mine = k < a.TopK ? expert(a, token, k) : -1;
+    const uint32_t weight = mine >= 0 ? as_bits(a.Weights[token * a.TopK + k]) : 0, have = vote(mine >= 0);
+    if (warp() == 0 && mine >= 0) answered(a, now, of, mine);
+    if (over_block(a.Faults)) return;
+    uint4 *out = reinterpret_cast<uint4 *>(a.Y + uint64_t(uint32_t(token)) * row_bytes(a));
+    const uint4 *in = reinterpret_cast<const uint4 *>(a.Recv.Base + back(a, now, token, 0));
+    for (uint32_t base = warp() * 32; base < vecs; base += threads()) {  // the same to all lanes
+      uint32_t i = base + lane();
+      sum s;
+      for (uint32_t left = have; left != 0;) {
+        uint4 v[loads];
+        uint32_t these = left;
+        UNROLL for (int n = 0; n < loads; n++) {
+          if (left != 0 && i < vecs) v[n] = in[first_bit(left) * vecs + i];
+          left &= left - 1;
+        }
+        UNROLL for (int n = 0; n < loads; n++) {
+          if (these == 0) break;
+          s.plus(v[n], as_float(shfl(weight, first_bit(these))));
+          these &= these - 1;
+        }
       }
-      UNROLL for (int n = 0; n < loads; n++) {
-        if (these == 0) break;
-        s.plus(v[n], as_float(shfl(weight, first_bit(these))));
-        these &= these - 1;
-      }
+      if (i < vecs) out[i] = s.rounded();
     }
-    if (i < vecs) out[i] = s.rounded();
   }
 }
 
 KERNEL(LLCombine, ll, 16) {
-  if (over_block(a.Faults)) return;
-  const llturn now = *a.Now;
+  llturn now;
+  if (!begin(a, false, now)) return;
   const spread of(a.Experts, a.DC.Ranks);
-  const uint64_t answers = a.Answers[now.Set];
-  if (block() == 0)
-    for (int32_t rank = int32_t(thread()); rank < a.DC.Ranks; rank += int32_t(threads()))
-      if (of.first(rank) < of.first(rank + 1)) answered(a, now, of, answers, of.first(rank));
-  for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
-    if (int32_t k = int32_t(thread()); k < a.TopK)
-      if (int32_t e = expert(a, token, k); e >= 0) answered(a, now, of, answers, e);
-    if (over_block(a.Faults)) return;
-    combine(a, now, token);
-  }
+  if ((a.Parts & sends) && !give_back(a, now, of)) return;
+  if (a.Parts & receives) add_up(a, now, of);
 }

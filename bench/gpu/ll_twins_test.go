@@ -52,10 +52,7 @@ func TestLLTwins(t *testing.T) {
 		},
 	}
 	onDevices(t, "ll", func(t *testing.T, w *twins, device string) {
-		twin(t, w, &moe.LLCountKernel, moe.LLCount)
-		twin(t, w, &moe.LLSendKernel, moe.LLSend)
-		twin(t, w, &moe.LLReceiveKernel, moe.LLReceive)
-		twin(t, w, &moe.LLReturnKernel, moe.LLReturn)
+		twin(t, w, &moe.LLDispatchKernel, moe.LLDispatch)
 		twin(t, w, &moe.LLCombineKernel, moe.LLCombine)
 		for _, s := range shapes[device] {
 			t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { w.compareLL(t, device, s) })
@@ -74,7 +71,7 @@ func (w *twins) compareLL(t *testing.T, device string, s llShape) {
 	all := llRanks(t, device, s, s.topk, experts)
 	if device == "soft" {
 		for _, r := range all {
-			r.b.SetGrid(doorbell.Grid{Blocks: 2, Warps: 5})
+			r.b.SetGrid(doorbell.Grid{Blocks: 2, Warps: 5, Cooperative: true})
 		}
 	}
 	w.compare(t, s.ranks, func(r int, round uint64) ([]byte, error) { return all[r].whole(round) })
@@ -173,7 +170,7 @@ func (r *llRank) rows(round uint64) (left []byte, err error) {
 	return left, nil
 }
 
-var llPhases = []string{"send", "receive", "return", "combine"}
+var llPhases = []string{"send", "receive", "return", "combine", "whole dispatch", "whole combine"}
 
 // timesLL measures the phases at the shapes of published figures.
 func (w *twins) timesLL(t *testing.T) {
@@ -215,6 +212,8 @@ func (w *twins) timeLL(t *testing.T, device, name string, s llShape, phases []st
 			func() error { return one.b.FinishDispatch(one.st, one.got) },
 			func() error { return one.b.StartCombine(one.st, one.got, one.y) },
 			func() error { return one.b.FinishCombine(one.st, one.got) },
+			func() (err error) { one.got, err = one.b.Dispatch(one.st, one.in); return err },
+			func() error { return one.b.Combine(one.st, one.got, one.y) },
 		}, func() error { return one.b.Wait(one.ctx, one.st) })
 	})
 }

@@ -102,17 +102,41 @@ static_assert(offsetof(block, Rows) == 4);
 
 struct llturn {
   uint64_t Op;
+  uint64_t Answers;
   int32_t Set;
   int32_t Half;
   int32_t Tokens;
-  uint8_t reserved4[44];
+  uint8_t reserved5[36];
 };
 static_assert(sizeof(llturn) == 64 && alignof(llturn) == 8);
 static_assert(offsetof(llturn, Op) == 0);
-static_assert(offsetof(llturn, Set) == 8);
-static_assert(offsetof(llturn, Half) == 12);
-static_assert(offsetof(llturn, Tokens) == 16);
-static_assert(offsetof(llturn, reserved4) == 20);
+static_assert(offsetof(llturn, Answers) == 8);
+static_assert(offsetof(llturn, Set) == 16);
+static_assert(offsetof(llturn, Half) == 20);
+static_assert(offsetof(llturn, Tokens) == 24);
+static_assert(offsetof(llturn, reserved5) == 28);
+
+struct llnext {
+  uint64_t Op;
+  int32_t Place;
+  uint32_t Looked;
+  uint8_t reserved3[48];
+};
+static_assert(sizeof(llnext) == 64 && alignof(llnext) == 8);
+static_assert(offsetof(llnext, Op) == 0);
+static_assert(offsetof(llnext, Place) == 8);
+static_assert(offsetof(llnext, Looked) == 12);
+static_assert(offsetof(llnext, reserved3) == 16);
+
+struct box {
+  uint64_t Gone;
+  uint32_t Taken;
+  uint32_t reserved2;
+};
+static_assert(sizeof(box) == 16 && alignof(box) == 8);
+static_assert(offsetof(box, Gone) == 0);
+static_assert(offsetof(box, Taken) == 8);
+static_assert(offsetof(box, reserved2) == 12);
 
 struct ll {
   dev_comm DC;
@@ -128,13 +152,12 @@ struct ll {
   row_info * Infos;
   uint32_t * Counts;
   block * Blocks;
-  uint64_t * Number;
+  llnext * Next;
   llturn * Now;
   uint64_t * Answers;
   uint64_t * Ends;
-  uint32_t * Total;
-  uint32_t * Next;
-  uint32_t * Done;
+  box * Far;
+  uint64_t * Packed;
   faults Faults;
   missing Missing;
   meter Meter;
@@ -145,6 +168,8 @@ struct ll {
   int32_t TopK;
   int32_t Experts;
   int32_t Locals;
+  int32_t Each;
+  int32_t More;
   int32_t NoLSA;
   int32_t Deterministic;
   int32_t Near;
@@ -154,6 +179,7 @@ struct ll {
   int32_t Head;
   int32_t Sets;
   int32_t Turn;
+  int32_t Parts;
   int32_t Format;
   int32_t Values;
   int32_t Payload;
@@ -172,23 +198,24 @@ static_assert(offsetof(ll, Rows) == 496);
 static_assert(offsetof(ll, Infos) == 504);
 static_assert(offsetof(ll, Counts) == 512);
 static_assert(offsetof(ll, Blocks) == 520);
-static_assert(offsetof(ll, Number) == 528);
+static_assert(offsetof(ll, Next) == 528);
 static_assert(offsetof(ll, Now) == 536);
 static_assert(offsetof(ll, Answers) == 544);
 static_assert(offsetof(ll, Ends) == 552);
-static_assert(offsetof(ll, Total) == 560);
-static_assert(offsetof(ll, Next) == 568);
-static_assert(offsetof(ll, Done) == 576);
-static_assert(offsetof(ll, Faults) == 584);
-static_assert(offsetof(ll, Missing) == 608);
-static_assert(offsetof(ll, Meter) == 616);
-static_assert(offsetof(ll, Tokens) == 640);
-static_assert(offsetof(ll, MaxTokens) == 644);
-static_assert(offsetof(ll, Cap) == 648);
-static_assert(offsetof(ll, Hidden) == 652);
-static_assert(offsetof(ll, TopK) == 656);
-static_assert(offsetof(ll, Experts) == 660);
-static_assert(offsetof(ll, Locals) == 664);
+static_assert(offsetof(ll, Far) == 560);
+static_assert(offsetof(ll, Packed) == 568);
+static_assert(offsetof(ll, Faults) == 576);
+static_assert(offsetof(ll, Missing) == 600);
+static_assert(offsetof(ll, Meter) == 608);
+static_assert(offsetof(ll, Tokens) == 632);
+static_assert(offsetof(ll, MaxTokens) == 636);
+static_assert(offsetof(ll, Cap) == 640);
+static_assert(offsetof(ll, Hidden) == 644);
+static_assert(offsetof(ll, TopK) == 648);
+static_assert(offsetof(ll, Experts) == 652);
+static_assert(offsetof(ll, Locals) == 656);
+static_assert(offsetof(ll, Each) == 660);
+static_assert(offsetof(ll, More) == 664);
 static_assert(offsetof(ll, NoLSA) == 668);
 static_assert(offsetof(ll, Deterministic) == 672);
 static_assert(offsetof(ll, Near) == 676);
@@ -198,9 +225,10 @@ static_assert(offsetof(ll, BoxCap) == 688);
 static_assert(offsetof(ll, Head) == 692);
 static_assert(offsetof(ll, Sets) == 696);
 static_assert(offsetof(ll, Turn) == 700);
-static_assert(offsetof(ll, Format) == 704);
-static_assert(offsetof(ll, Values) == 708);
-static_assert(offsetof(ll, Payload) == 712);
+static_assert(offsetof(ll, Parts) == 704);
+static_assert(offsetof(ll, Format) == 708);
+static_assert(offsetof(ll, Values) == 712);
+static_assert(offsetof(ll, Payload) == 716);
 
 struct htinfo {
   int32_t Rank;

@@ -40,7 +40,7 @@ func newLayer(ctx context.Context, c *doorbell.Comm) (*layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	buf.SetGrid(doorbell.Grid{Blocks: 2, Warps: warps})
+	buf.SetGrid(doorbell.Grid{Blocks: 2, Warps: warps, Cooperative: true})
 	l, errs := &layer{c: c, buf: buf}, make([]error, 8)
 	l.count, errs[0] = c.Alloc(4)
 	l.x, errs[1] = c.Alloc(2 * most * hidden)

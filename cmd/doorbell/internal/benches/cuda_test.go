@@ -116,7 +116,7 @@ var driven = []cudatest.Kernel{
 	cudatest.Of(kernels.BatchKernel), cudatest.Of(kernels.PostedKernel), cudatest.Of(kernels.StampTimeKernel),
 	cudatest.Of(layers.GatherKernel), cudatest.Of(layers.GatherReduceKernel), cudatest.Of(layers.MultiplyKernel), cudatest.Of(layers.MultiplyReduceKernel),
 	cudatest.Of(layers.NormKernel), cudatest.Of(layers.NormGatherKernel), cudatest.Of(layers.ReduceKernel),
-	cudatest.Of(moe.LLCountKernel), cudatest.Of(moe.LLSendKernel), cudatest.Of(moe.LLReceiveKernel), cudatest.Of(moe.LLReturnKernel),
+	cudatest.Of(moe.LLDispatchKernel),
 	cudatest.Of(moe.LLCombineKernel), cudatest.Of(moe.LLSignalsKernel),
 	cudatest.Of(moe.HTLayoutKernel), cudatest.Of(moe.HTTellKernel), cudatest.Of(moe.HTDispatchKernel), cudatest.Of(moe.HTCombineKernel),
 	cudatest.Of(moe.HTReadyKernel), cudatest.Of(moe.HTValuesKernel),
