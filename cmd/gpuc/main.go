@@ -13,6 +13,9 @@
 // A comment //gpu:cubin sm_90 in a package asks for machine code beside the PTX, in kernels_gpuc.sm_90.cubin, which loads
 // without being compiled; sm_80 and sm_100 are accepted too, and several. That needs ptxas of the version that gpuc names.
 //
+// What those programs made of a text is kept in doorbell/kernels of the user's cache folder until it has not been used for five
+// days: a kernel that has not changed costs nothing the next time. GODEBUG=gocacheverify=1 makes all of it again and compares.
+//
 // Exit: 0 written, 1 not compiled (all that is wrong is on standard error), 2 wrong usage, 3 no LLVM or ptxas of that
 // version.
 package main
