@@ -167,7 +167,7 @@ func TestReplayBadInput(t *testing.T) {
 // TestReplayAlone: replays that wait for a rank that replays no more end with one deadline, not one for each, and name the
 // rank and the dispatch. After that the buffer refuses replays too.
 func TestReplayAlone(t *testing.T) {
-	const times, theirs, deadline = 50, 10, 300 * time.Millisecond
+	const times, theirs, deadline = 50, 10, time.Second
 	cs, err := doorbell.Local(2, doorbell.Options{Timeout: deadline})
 	if err != nil {
 		t.Fatal(err)
