@@ -54,10 +54,11 @@ func (t *copier) next() (buf []byte, addr uintptr, e *event, err error) {
 	return ffi.Bytes(addr, piece), addr, e, t.wait(e)
 }
 
+// wait moves no data meanwhile: no copy needs that, and who does may come here, where mu is held.
 func (t *copier) wait(e *event) error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.stream.dev.opt.Timeout)
 	defer cancel()
-	if err := e.Wait(ctx); err != nil {
+	if err := e.wait(ctx, waiter{}); err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
 	return nil

@@ -297,6 +297,43 @@ func TestProgress(t *testing.T) {
 	shut(t, dev.Close)
 }
 
+// TestProgressCopies: who moves data may copy too, also while a copy is waited for: the status of a queue is a word of the device's.
+func TestProgressCopies(t *testing.T) {
+	d := newDouble(t)
+	dev := d.open(cuda.Options{})
+	m, err := dev.Alloc(16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var errs []error
+	write := func(off int) bool {
+		if err := m.Write(off, make([]byte, 8)); err != nil {
+			errs = append(errs, err)
+		}
+		return false
+	}
+	dev.SetProgress(func() bool { return write(8) })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 200 {
+			write(0)
+			errs = append(errs, m.Read(0, make([]byte, 16)))
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a copy waits for itself")
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	dev.SetProgress(nil)
+	shut(t, m.Free)
+	shut(t, dev.Close)
+}
+
 // TestLaunchAllocs holds that a launch allocates nothing, of either kind.
 func TestLaunchAllocs(t *testing.T) {
 	d := newDouble(t)

@@ -66,8 +66,11 @@ type event struct {
 func (e *event) Done() bool { return e.s.reached(e.n) || e.s.failure() != nil }
 
 func (e *event) Wait(ctx context.Context) error {
+	return e.wait(ctx, waiter{progress: &e.s.dev.progress})
+}
+
+func (e *event) wait(ctx context.Context, w waiter) error {
 	s := e.s
-	w := waiter{progress: &s.dev.progress}
 	asked := uint64(0)
 	for w.begin(); !s.reached(e.n); w.round() {
 		if err := s.failure(); err != nil {
