@@ -29,6 +29,16 @@ const systemCalls = "golang.org/x/sys"
 // fromSource says whether a package may have device code. No module: it is of the standard library.
 func fromSource(p *packages.Package) bool { return p.Module != nil && p.Module.Path != systemCalls }
 
+// sources are the packages from source that some import, those too, dependencies first.
+func sources(roots []*packages.Package) (all []*packages.Package) {
+	packages.Visit(roots, fromSource, func(p *packages.Package) {
+		if fromSource(p) {
+			all = append(all, p)
+		}
+	})
+	return all
+}
+
 // typing is packages that are typed from source, over those of which the export data suffices. (go/packages would do the same,
 // but reads all from source as soon as one file is not the one on disk.)
 type typing struct {
@@ -51,15 +61,14 @@ type typed struct {
 func (l *loaded) build(ctx context.Context, dir string, roots []*packages.Package, generated map[string][]byte) error {
 	l.fset = token.NewFileSet()
 	t := &typing{rep: newReporter(l.fset, dir), fset: l.fset, pkgs: map[string]*typed{}}
+	ours := sources(roots)
 	var err error
-	if t.rest, err = exported(ctx, dir, l.fset, roots); err != nil {
+	if t.rest, err = exported(ctx, dir, l.fset, ours); err != nil {
 		return err
 	}
-	packages.Visit(roots, fromSource, func(p *packages.Package) {
-		if fromSource(p) {
-			t.check(p, generated)
-		}
-	})
+	for _, p := range ours {
+		t.check(p, generated)
+	}
 	for _, s := range l.pkgs {
 		s.signatures(t.rep, t.pkgs[s.path].pkg)
 	}
@@ -78,20 +87,20 @@ func (l *loaded) build(ctx context.Context, dir string, roots []*packages.Packag
 	return nil
 }
 
-// exported imports, by export data, what the packages from source import of the others.
-func exported(ctx context.Context, dir string, fset *token.FileSet, roots []*packages.Package) (types.Importer, error) {
+// exported imports, by export data, what packages from source import of the others.
+func exported(ctx context.Context, dir string, fset *token.FileSet, ours []*packages.Package) (types.Importer, error) {
 	wanted := map[string]bool{"embed": true} // by generated files
 	missing := map[string]error{}
-	packages.Visit(roots, fromSource, func(p *packages.Package) {
+	for _, p := range ours {
 		for path, q := range p.Imports {
 			switch {
 			case len(q.Errors) > 0:
 				missing[path] = errors.New(q.Errors[0].Msg)
-			case fromSource(p) && !fromSource(q) && path != "unsafe":
+			case !fromSource(q) && path != "unsafe":
 				wanted[path] = true
 			}
 		}
-	})
+	}
 	found, err := packages.Load(config(ctx, dir, packages.NeedName|packages.NeedExportFile), slices.Sorted(maps.Keys(wanted))...)
 	if err != nil {
 		return nil, fmt.Errorf("gpuc: load what the kernels' packages import: %w", err)

@@ -14,7 +14,6 @@ import (
 	"github.com/doorbell-net/doorbell/internal/device/cuda/cudatest"
 	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/internal/moetest"
-	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
 )
 
@@ -38,9 +37,7 @@ func TestReplaysOverDriver(t *testing.T) {
 // TestOverDriver: what these tests hold they also hold on the cuda device, on which run.sh of bench/gpu has a GPU run them: graphs of
 // the high-throughput form, ranks that are lost in the middle, replays that wait for one that replays no more.
 func TestOverDriver(t *testing.T) {
-	if testenv.Race {
-		t.Skip("device memory of the double is mapped: the race detector does not see it, and reports what is handed over there")
-	}
+	cudatest.Unwatched(t)
 	cudatest.InPlace(t, func(d *cudatest.Driver) {
 		t.Setenv(env.Device.Name(), "cuda")
 		d.Set("sms", 4) // the CPU has all warps to run

@@ -17,7 +17,6 @@ import (
 	"github.com/doorbell-net/doorbell/examples/fused/layers"
 	"github.com/doorbell-net/doorbell/internal/device/cuda"
 	"github.com/doorbell-net/doorbell/internal/device/cuda/cudatest"
-	"github.com/doorbell-net/doorbell/internal/testenv"
 	"github.com/doorbell-net/doorbell/moe"
 )
 
@@ -25,9 +24,7 @@ import (
 // inside a node and between two, over the proxy and over a NIC that kernels drive. The driver's double holds that the host
 // touches no device memory while nothing runs, and makes no call that waits for a kernel while one does.
 func TestVerifiedOverDriver(t *testing.T) {
-	if testenv.Race {
-		t.Skip("device memory of the double is mapped: the race detector does not see it, and reports what is handed over there")
-	}
+	cudatest.Unwatched(t)
 	cudatest.InPlace(t, func(d *cudatest.Driver) {
 		d.Set("sms", 4) // the CPU has all warps to run
 		for _, name := range names {
@@ -49,9 +46,7 @@ func TestVerifiedOverDriver(t *testing.T) {
 // TestDirectBetweenGPUs: puts between device windows of ranks as processes have them, all verified. Where the ranks have a GPU
 // each they are copied from the one to the other; where they share one nothing is copied within it, but what makes streams ready.
 func TestDirectBetweenGPUs(t *testing.T) {
-	if testenv.Race {
-		t.Skip("device memory of the double is mapped: the race detector does not see it, and reports what is handed over there")
-	}
+	cudatest.Unwatched(t)
 	cudatest.InPlace(t, func(d *cudatest.Driver) {
 		d.Set("sms", 4)
 		cfg := small(false)
