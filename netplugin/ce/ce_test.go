@@ -83,3 +83,39 @@ func TestDeviceFails(t *testing.T) {
 		t.Errorf("posted to a device that is gone: %+v", op[0])
 	}
 }
+
+// TestTargetCloses: what is on its way to a rank that closes ends, and nobody looks at the memory that this rank has given back.
+func TestTargetCloses(t *testing.T) {
+	dev := &plugintest.OnDevice{Plugin: Plugin{}, Far: true}
+	var eps [2]netplugin.Endpoint
+	var addrs [][]byte
+	for r := range eps {
+		ep, err := dev.Open(netplugin.Config{Rank: r, Ranks: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ep.Close()
+		eps[r], addrs = ep, append(addrs, ep.(netplugin.Connector).Address())
+	}
+	for _, ep := range eps {
+		if err := ep.(netplugin.Connector).Connect(t.Context(), addrs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mem := make([]byte, 4096)
+	r, err := eps[0].Import(1, netplugin.Key{Map: mem, Size: len(mem)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := []netplugin.Op{{Kind: netplugin.Put, Peer: 1, Dst: r, Data: []byte("on its way"), Token: 7}}
+	if eps[0].Post(op) != 1 || op[0].State != netplugin.Posted {
+		t.Fatalf("not posted: %+v", op[0])
+	}
+	var done [4]netplugin.Completion
+	if err := eps[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := eps[0].Poll(done[:]); n != 1 || done[0].Token != 7 || done[0].Err != nil || string(mem[:10]) != "on its way" {
+		t.Errorf("ended %d, %+v, %q; want token 7, copied", n, done[0], mem[:10])
+	}
+}

@@ -30,6 +30,7 @@ type target struct {
 	mu      sync.Mutex // what follows; a pass tries it and never waits
 	cp      netplugin.Copier
 	closed  bool
+	err     error  // of a queue that did not end as it was closed
 	pinned  []byte // mark word, inline ring, bounce buffer
 	free    func() error
 	queued  uint64 // operations ever queued
@@ -117,7 +118,7 @@ func (t *target) note(word gpu.Ptr[uint64], want uint64) {
 // markNow queues a mark of its own, if the last operations have none.
 func (t *target) markNow() error {
 	if t.marked == t.queued {
-		return nil
+		return t.err
 	}
 	if err := t.cp.Store(t.markWord(), t.queued); err != nil {
 		return err
@@ -161,8 +162,11 @@ func (t *target) close() error {
 		return nil
 	}
 	t.closed = true
-	// Close waits for what is queued: the pinned memory is in use until then.
-	if err := errors.Join(t.cp.Close(), t.free()); err != nil {
+	// Close waits for what is queued: the pinned memory is in use until then. Marks are not looked at afterwards: senders that have
+	// operations here learn how those ended.
+	t.err = t.cp.Close()
+	t.head, t.done, t.marked = t.tail, t.queued, t.queued
+	if err := errors.Join(t.err, t.free()); err != nil {
 		return fmt.Errorf("close ce on rank %d: %w", t.rank, err)
 	}
 	return nil
