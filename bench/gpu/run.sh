@@ -3,7 +3,7 @@
 #
 # run.sh [OUT], from a folder that bench/gpu/bundle.sh filled, does in one call all that is tried and measured on one GPU: while
 # the twins and the floors are compiled, the tests of the cuda device, of gin, of graphs and recovery of dispatch and combine,
-# and the examples; then our kernels against their results on the CPU, the C++ programs, the stores of a put in both compilers'
+# also over an emulated NIC, and the examples; then our kernels against their results on the CPU, the C++ programs, the stores of a put in both compilers'
 # code, ours, twin and floor measured in turn, and 2, 4 and 8 ranks, as many as there are GPUs, a process each. With SHARE=1 also more
 # ranks than GPUs, all of one process on one GPU: a dry run of the same. Rows say how many GPUs their ranks were on. Dispatch
 # and combine come with limits of their own: one round, since a row is a median of many operations. Last what a WQE costs.
@@ -81,6 +81,12 @@ part recovery 60 "${on[@]}" '^Test(Recover|RecoverForgets|RecoverFromLate|HTReco
 show recovery "$tests"
 part one-that-lives 30 "${on[@]}" '^TestRecoverFromOneThatLives$'
 part killed 45 "${on[@]}" '^TestKilledProcesses$'
+part moe-by-nic 40 "${on[@]}" '^TestOverNIC$/^(recover|HT_recover|HT_graph|replays|LL|HT)$/^(|per_.*|R4.*|R6.*)$'
+for b in "pingpong --sizes 8 --iters 1000" "rate --iters 2000" "ll --iters 200 --tokens 8 --experts 16 --hidden 512 --lsa off"; do
+	# shellcheck disable=SC2086 # words
+	part "${b%% *}-by-nic" 20 ./doorbell bench $b -n 2 --device cuda --local --backend gdaki --timeout 5s
+	show "${b%% *}-by-nic" '^(verified|note: emulated NIC)'
+done
 part examples 60 ./examples.sh
 show examples '^examples'
 
