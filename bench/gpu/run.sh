@@ -3,14 +3,15 @@
 #
 # run.sh [OUT], from a folder that bench/gpu/bundle.sh filled, does in one call all that is tried and measured on one GPU: while
 # the twins and the floors are compiled, the tests of the cuda device, of gin, of graphs and recovery of dispatch and combine,
-# also over an emulated NIC, and the examples; then our kernels against their results on the CPU, the C++ programs, the stores of a put in both compilers'
-# code, ours, twin and floor measured in turn, and 2, 4 and 8 ranks, as many as there are GPUs, a process each. With SHARE=1 also more
-# ranks than GPUs, all of one process on one GPU: a dry run of the same. Rows say how many GPUs their ranks were on. Dispatch
-# and combine come with limits of their own: one round, since a row is a median of many operations. Last what a WQE costs.
-# Writes OUT/gpu.jsonl (rows as tools/measure's), OUT/summary.txt, with the seconds of each part, and OUT/logs.tgz. Needs an NVIDIA
-# GPU, its driver and nvcc; ncu counts instructions if it is there and may. It changes no setting of the GPU. BUDGET (480) is the
-# seconds that all of it may take: a part gets its own limit or what is left. Each part runs whatever became of those before. Exit: 0
-# all ran and every byte was right, whatever the figures are; 1 not, and the last line names the parts.
+# also over an emulated NIC, and the examples; then our kernels against their results on the CPU, the C++ programs, the stores of
+# a put in both compilers' code, ours, twin and floor measured in turn, and 2, 4 and 8 ranks, as many as there are GPUs, a process
+# each. With SHARE=1 also more ranks than GPUs, all of one process on one GPU: a dry run of the same. Rows say how many GPUs their
+# ranks were on. Dispatch and combine come with limits of their own: one round, since a row is a median of many operations. Last
+# what a WQE costs. Writes OUT/gpu.jsonl (rows as tools/measure's), OUT/summary.txt, with the seconds of each part, and
+# OUT/logs.tgz. Needs an NVIDIA GPU, its driver and nvcc; ncu counts instructions if it is there and may. It changes no setting of
+# the GPU. BUDGET (480) is the seconds that all of it may take: a part gets its own limit or what is left. Each part runs whatever
+# became of those before. Exit: 0 all ran and every byte was right, whatever the figures are; 1 not, and the last line names the
+# parts.
 # run.sh --peers [OUT] measures two GPUs instead, beside NCCL, NVSHMEM and DeepEP: see peers.sh.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
