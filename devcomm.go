@@ -45,8 +45,9 @@ type DevComm struct {
 
 // segments is a device communicator's memory of this rank. See plan.
 //
+// send is what a NIC reads WQEs from, at createPairs' choice in memory of the device or of the host.
 // void is what stands for the peer segment of LSA peers that are out: they are still stored to, and nobody looks there.
-type segments struct{ net, peer, dev, host, void device.Memory }
+type segments struct{ net, peer, dev, host, send, void device.Memory }
 
 // signalOffer is what a rank says of its signals.
 type signalOffer struct {
@@ -76,7 +77,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 	defer c.calls.Done()
 	err = n.fill()
 	dc := &DevComm{comm: c, needs: n}
-	if err = cmp.Or(ofKind(ErrInvalid, cmp.Or(err, n.check())), n.given(c.plugin.Name(), c.plugin.Powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
+	if err = cmp.Or(ofKind(ErrInvalid, cmp.Or(err, n.check())), n.given(c.plugin.Name(), c.powers(), c.size, c.lsaSize, c.opt.TrafficClass), c.multimem(n)); err == nil {
 		p := newPlan(n, c.size, c.lsaSize, c.nic != nil)
 		dc.plan = p
 		err = dc.alloc(p)
@@ -113,7 +114,7 @@ func (c *Comm) DevComm(ctx context.Context, n Needs) (*DevComm, error) {
 }
 
 func (dc *DevComm) alloc(p plan) (err error) {
-	need := p.net + p.peer + p.dev + p.host
+	need := p.net + p.peer + p.dev + p.host + p.send
 	if have, ok := sys.MemAvailable(); ok && uint64(need) > have {
 		return fmt.Errorf("need %d bytes, have %d: %w", need, have, ErrOutOfMemory) // before any of it is taken
 	}
@@ -467,7 +468,7 @@ func (dc *DevComm) free() error {
 	w := Window{comm: c, maps: append(dc.netMaps, dc.peerMaps...), regions: dc.regions, export: dc.export}
 	w.unmap()
 	var errs []error
-	for _, m := range []device.Memory{dc.seg.net, dc.seg.peer, dc.seg.dev, dc.seg.host, dc.seg.void} {
+	for _, m := range []device.Memory{dc.seg.net, dc.seg.peer, dc.seg.dev, dc.seg.host, dc.seg.send, dc.seg.void} {
 		if m != nil {
 			errs = append(errs, m.Free())
 		}

@@ -71,6 +71,7 @@ func init() {
 		panic(err)
 	}
 	devnic.Register(otherNIC{softnic, "short", func(f *devnic.Facts) { f.MaxMessage = shortMessage }})
+	devnic.Register(otherNIC{softnic, "far", func(f *devnic.Facts) { f.FarQueues = true }})
 	devnic.Register(brokenNIC{softnic})
 	devnic.Register(realNIC{otherNIC{softnic, "real", func(f *devnic.Facts) { f.Emulated = false }}})
 }
@@ -115,6 +116,26 @@ func TestGDAKICuts(t *testing.T) {
 		})
 		r.drop(dc, send, recv, back)
 	})
+}
+
+// TestGDAKINotFar: where a NIC refuses send queues in memory of the device they lie in memory of the host, and the log says why.
+func TestGDAKINotFar(t *testing.T) {
+	t.Setenv("DOORBELL_NIC", "far")
+	t.Setenv("DOORBELL_SOFT_FAR", "1")
+	var log logText
+	each(t, local(t, 2, doorbell.Options{Backend: "gdaki", Log: slog.New(slog.NewTextHandler(&log, nil))}), func(r *rank) {
+		dc := r.devComm(doorbell.Needs{Signals: 1})
+		r.run(func(t gpu.Thread) {
+			d, co := dc.Device(), gin.ByThread(t)
+			c := gin.Open(&d, 0)
+			ok(c.Signal(co, gin.World(&d), 1-d.Rank, gin.StrongInc(0)), "signal")
+			ok(c.WaitSignal(co, 0, 1, 64, gin.FromAny()), "wait")
+		})
+		r.drop(dc)
+	})
+	if text := log.String(); strings.Count(text, "send queues lie in memory of the host") != 2 || !strings.Contains(text, "a send queue in memory of the device: one that the host sees is accepted") {
+		t.Errorf("the log does not say where the queues are, and why:\n%s", text)
+	}
 }
 
 // TestGDAKIFails: a WQE whose key was revoked, in the middle of an aggregate, ends its queue: what came before has arrived,

@@ -178,7 +178,11 @@ type plan struct {
 	slots, cells, hints, index, ctr int
 	cq, records, home               int
 	notes, host                     int
+	send                            int // bytes of the send queues of a NIC
 }
+
+// nicPage is what a NIC registers memory by, bytes.
+const nicPage = 4096
 
 // newPlan plans for kernels that drive a NIC, or for the proxy.
 func newPlan(n Needs, ranks, lsa int, nic bool) plan {
@@ -197,7 +201,6 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 		}
 		n.SmallPut = 8 // what a WQE carries; there are no cells
 	}
-	slots := max(pairs, p.queues)
 	p.n.SmallPut = n.SmallPut
 	p.stride = n.Signals + n.Barriers*ranks
 	words := n.Contexts * p.stride
@@ -213,7 +216,7 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 	p.lsaWords, p.inbox, p.ll = take(8*words), take(8*n.Barriers*lsa), take(2*8*abi.LLSlotWords*n.LLA2ABlocks*n.LLA2ASlots)
 	p.peer, at = max(at, 64), 0
 
-	p.prod = take(64 * slots)
+	p.prod = take(64 * max(pairs, p.queues))
 	p.status, p.lost, p.ctl = take(4*p.queues), take(4*ranks), take(64)
 	p.off, p.shadow, p.coff = take(8*words), take(8*words), take(8*n.Contexts*n.Counters)
 	p.barrier = take(64 * (1 + n.Contexts) * n.Barriers)
@@ -224,7 +227,11 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 	}
 	p.dev, at = at, 0
 	p.home, p.ctr = take(abi.HomeCounters), take(8*n.Contexts*n.Counters) // one behind the other, at a page: a NIC's region begins there
-	p.slots = take(abi.DescBytes * p.depth * slots)
+	if nic {
+		p.send = (wqe.Bytes*p.depth*pairs + nicPage - 1) &^ (nicPage - 1)
+	} else {
+		p.slots = take(abi.DescBytes * p.depth * p.queues)
+	}
 	if n.SmallPut > 8 {
 		p.cells = take(8 * abi.CellWords * p.depth * p.queues)
 	}

@@ -48,6 +48,7 @@ type Queues struct {
 	World                  func(queue int) int
 	// Their memory, by queue pair, the companions' behind the others'. See devnic.QPConfig.
 	Send, Done gpu.Ptr[uint64]
+	Far        bool          // Send lies where the host does not see it
 	Records    gpu.Ptr[byte] // a line each
 	// Stick sets the status of a queue, where the device finds it.
 	Stick func(queue int, s abi.Status)
@@ -82,7 +83,7 @@ func (n *NIC) Create(ctx context.Context, q Queues) (dc *DevComm, err error) {
 		for i := range count {
 			config := devnic.QPConfig{
 				Peer: n.rank, Depth: q.Depth, Send: q.Send.At(i * q.Depth * wqe.Words), Done: q.Done.At(i * q.Depth * wqe.Words),
-				Record: q.record(i),
+				Record: q.record(i), Far: q.Far,
 			}
 			if i < queues {
 				config.Peer = q.World(i)

@@ -68,9 +68,13 @@ type Facts struct {
 	MaxMessage uint32 // largest write or read, bytes; kernels cut larger ones
 	MaxDepth   int    // of a queue pair
 	About      string // of a real one: which device and port, and what was found there, in a line
+	FarQueues  bool   // it can read send queues in memory of the device that the host does not see
 }
 
 // NIC is one rank's NIC. Nothing of it blocks. One caller at a time calls its methods.
+//
+// Queue pairs are reliable: each does its WQEs in order. The CQE of a write or a fetch-add comes when what any queue pair does from
+// then on is behind its bytes; with an emulated NIC only where its wire has RemoteCompletion.
 //
 // Of memory, Region is the key that WQEs carry, its bits as a uint32; addresses in WQEs are offsets in the region. That of
 // this rank's own memory is its local key too.
@@ -104,6 +108,8 @@ type QPConfig struct {
 	Depth int             // WQEs in the send queue and CQEs in the completion queue, a power of two
 	Send  gpu.Ptr[uint64] // [Depth] blocks
 	Done  gpu.Ptr[uint64] // [Depth] blocks
+	// Far says that Send lies in memory of the device that the host does not see, and Config.DMABuf names; only with FarQueues.
+	Far bool
 	// Record is the doorbell record's word of the send queue: the second of a line, whose other words are the NIC's.
 	Record gpu.Ptr[uint32]
 }

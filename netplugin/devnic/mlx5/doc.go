@@ -6,11 +6,12 @@
 // structures are the headers'; and those that any RDMA device has (list, port, GIDs, protection domain, registration from
 // address 0, address handle), once, over Linux 6.1's soft RoCE with rdma-core 44.
 //
-// The NIC's queues lie in the memory that the caller gives, which is registered with the NIC (umem) and so must be the host's,
-// pinned where a GPU is to use it. A queue pair is reliable, connected, without a receive queue, and has a completion queue of
-// its own as deep as its send queue, which the NIC never stops for: no consumer index is told (oi). Those to this rank itself
-// may wait for other queues' CQEs (cd_master). One page of doorbell registers serves all, as it does in UCX: a store of 8 bytes
-// rings.
+// The NIC's queues lie in the memory that the caller gives, which is registered with the NIC (umem): send queues in a GPU's memory,
+// where kernels write WQEs at its speed, by a DMA buffer or else by the address; completion queues and doorbell records, which the
+// host reads too, in pinned memory of the host. A queue pair is reliable, connected, without a receive queue, and has a completion
+// queue of its own as deep as its send queue, which the NIC never stops for: no consumer index is told (oi). Those to this rank
+// itself may wait for other queues' CQEs (cd_master). One page of doorbell registers serves all, as it does in UCX: a store of 8
+// bytes rings.
 //
 // Memory is registered with addresses from 0, so it begins at a page (4,096 bytes). Where kernels' memory is a GPU's, it is
 // named by a DMA buffer, and where that is refused by its address, for drivers that know peer memory.

@@ -196,15 +196,19 @@ func (d *double) allocUAR(c handle) (registers, error) {
 }
 func (d *double) freeUAR(uar handle) { _ = d.end("freeUAR", uar, "uar") }
 
-func (d *double) regUmem(c handle, addr uintptr, bytes int) (handle, uint32, error) {
+func (d *double) regUmem(c handle, addr uintptr, bytes, fd int) (handle, uint32, error) {
 	if addr%pageBytes != 0 || bytes%pageBytes != 0 || bytes == 0 {
 		d.Errorf("%d bytes at %#x are registered: they are no pages", bytes, addr)
 	}
-	if err := d.step("regUmem"); err != nil {
+	name := "regUmem"
+	if fd != noBuffer {
+		name = "regUmem of a buffer"
+	}
+	if err := d.step(name); err != nil {
 		return 0, 0, err
 	}
 	d.fabric.number++
-	return d.made(thing{kind: "umem", number: d.fabric.number, addr: addr, bytes: bytes}, c), d.fabric.number, nil
+	return d.made(thing{kind: "umem", number: d.fabric.number, addr: addr, bytes: bytes, fd: fd}, c), d.fabric.number, nil
 }
 func (d *double) deregUmem(h handle) error { return d.end("deregUmem", h, "umem") }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
 	"github.com/doorbell-net/doorbell/netplugin/devnic"
 )
@@ -15,11 +16,12 @@ type Doubled struct {
 	mu     sync.Mutex
 	t      testing.TB
 	fabric *fabric
+	far    int // send queues in memory of the device
 }
 
 // Begin makes a new fabric for a test. At the test's end it holds that ranks have left nothing there.
 func (d *Doubled) Begin(t testing.TB) {
-	d.t, d.fabric = t, new(fabric)
+	d.t, d.fabric, d.far = t, new(fabric), 0
 	t.Cleanup(func() {
 		for i, n := range d.fabric.nics {
 			if left := n.left(); len(left) > 0 {
@@ -28,6 +30,9 @@ func (d *Doubled) Begin(t testing.TB) {
 		}
 	})
 }
+
+// Far is how many send queues in memory of the device were made.
+func (d *Doubled) Far() int { return d.far }
 
 // Name is "mlx5-double".
 func (*Doubled) Name() string { return "mlx5-double" }
@@ -60,13 +65,21 @@ func (n *doubledNIC) Export(mem []byte, signals bool) (b []byte, err error) {
 	n.locked(func() { b, err = n.nic.Export(mem, signals) })
 	return b, err
 }
+func (n *doubledNIC) ExportDevice(at gpu.Ptr[byte], bytes int) (b []byte, err error) {
+	n.locked(func() { b, err = n.nic.ExportDevice(at, bytes) })
+	return b, err
+}
 func (n *doubledNIC) Withdraw(export []byte) { n.locked(func() { n.nic.Withdraw(export) }) }
 func (n *doubledNIC) Import(peer int, k netplugin.Key) (r netplugin.Region, err error) {
 	n.locked(func() { r, err = n.nic.Import(peer, k) })
 	return r, err
 }
 func (n *doubledNIC) Create(c devnic.QPConfig) (q devnic.QP, err error) {
-	n.locked(func() { q, err = n.nic.Create(c) })
+	n.locked(func() {
+		if q, err = n.nic.Create(c); c.Far && err == nil {
+			n.all.far++
+		}
+	})
 	return q, err
 }
 func (n *doubledNIC) Connect(number uint32, to []byte) (err error) {

@@ -146,6 +146,49 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestFarQueue: a send queue in memory of the device is registered as a DMA buffer, from a page on, else by its address, else not at
+// all; what the host reads is registered by its address.
+func TestFarQueue(t *testing.T) {
+	for _, c := range []struct {
+		failing int // calls
+		fd      bool
+	}{{0, true}, {1, false}, {2, false}} {
+		_, all := world(t, 2)
+		r, config := all[0], newConfig(1, 4)
+		config.Far = true
+		if c.failing > 0 {
+			r.failAt = r.calls + c.failing
+		}
+		qp, err := r.Create(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, q := r.of("qp", qp.Number)
+		_, send := r.of("umem", uint32(qpUmem.get(q.queue)))
+		_, record := r.of("umem", uint32(qpRecordUmem.get(q.queue)))
+		at := uintptr(config.Send.Addr() &^ (pageBytes - 1))
+		if c.fd {
+			at = 0
+		}
+		if (send.fd != noBuffer) != c.fd || send.addr != at || qpOffset.get(q.queue) != config.Send.Addr()%pageBytes || record.fd != noBuffer {
+			t.Errorf("call %d failed: %+v, the record %+v", c.failing, send, record)
+		}
+	}
+	_, all := world(t, 2)
+	r, config := all[0], newConfig(1, 4)
+	config.Far = true
+	r.NIC.(*nic).verbs = noUmem{r.double}
+	_, err := r.Create(config)
+	says(t, err, "neither way", "queue pair to rank 1: send queue: neither as a DMA buffer (refused here) nor by its address (refused here)")
+}
+
+// noUmem refuses memory for queues.
+type noUmem struct{ *double }
+
+func (noUmem) regUmem(handle, uintptr, int, int) (handle, uint32, error) {
+	return 0, 0, errors.New("refused here")
+}
+
 // noMR refuses memory by its address.
 type noMR struct{ *double }
 

@@ -276,8 +276,14 @@ func (l *library) allocUAR(context handle) (registers, error) {
 
 func (l *library) freeUAR(uar handle) { l.call(dvFreeUAR, uintptr(uar)) }
 
-func (l *library) regUmem(context handle, addr uintptr, bytes int) (umem handle, id uint32, err error) {
+// inBuffer says that a DMA buffer backs queues (MLX5DV_UMEM_MASK_DMABUF).
+const inBuffer = 1
+
+func (l *library) regUmem(context handle, addr uintptr, bytes, fd int) (umem handle, id uint32, err error) {
 	in := &[6]uint64{uint64(addr), uint64(bytes), accessWrite, pageBytes} // struct mlx5dv_devx_umem_in
+	if fd != noBuffer {
+		in[4], in[5] = inBuffer, uint64(uint32(fd))
+	}
 	umem, err = l.object(dvUmemRegEx, uintptr(context), ffi.Addr(&in[0]))
 	runtime.KeepAlive(in)
 	if err != nil {

@@ -90,11 +90,13 @@ func (d *cDouble) use() (got string, err error) {
 	if err == nil {
 		d.freeUAR(r.uar)
 	}
-	u, id, err := d.regUmem(c, 0x7000, 8192)
+	u, id, err := d.regUmem(c, 0x7000, 8192, noBuffer)
 	add(err, id)
 	if u != 0 {
 		add(d.deregUmem(u))
 	}
+	_, id, err = d.regUmem(c, 0x1000, 4096, 33)
+	add(err, id)
 	if pd != 0 {
 		m, keys, err := d.regMR(pd, 0x8000, 4097, 0x100007)
 		add(err, keys)
@@ -126,7 +128,7 @@ func TestLibrary(t *testing.T) {
 	answers := fmt.Sprint(iota8(0xa1, 20))
 	want := strings.Join([]string{
 		"[mlx5_0 mlx5_1]", "", "{4 3 255 20818 true true}", "{[96 97 98 99 100 101 102 103 104 105 106 107 108 109 110 111] 21 2 8} true", "false", "113", "6382179", "4276803 true",
-		"825373492", "", "{305419896 2596069104}", "", "{305419896 2596069104}", "[1 2 3 4 5 6]", "", answers, answers, answers, "", "", "",
+		"825373492", "", "825373492", "{305419896 2596069104}", "", "{305419896 2596069104}", "[1 2 3 4 5 6]", "", answers, answers, answers, "", "", "",
 	}, "\n")
 	if err != nil || got != want {
 		t.Errorf("%v\ngot\n%s\nwant\n%s", err, got, want)
@@ -145,6 +147,7 @@ mlx5dv_devx_alloc_uar 4 1
 mlx5dv_devx_free_uar 1
 mlx5dv_devx_umem_reg_ex 4 0x7000 8192 0x1 4096 0 0
 mlx5dv_devx_umem_dereg 1
+mlx5dv_devx_umem_reg_ex 4 0x1000 4096 0x1 4096 1 33
 ibv_reg_mr_iova2 5 0x8000 4097 0 0x100007
 ibv_dereg_mr 1
 ibv_reg_dmabuf_mr 5 64 4098 0 33 0x7

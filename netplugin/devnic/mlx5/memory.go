@@ -18,18 +18,34 @@ func (n *nic) Export(mem []byte, signals bool) ([]byte, error) {
 
 // ExportDevice registers memory that only the device reaches: by a DMA buffer, else by its address.
 func (n *nic) ExportDevice(at gpu.Ptr[byte], bytes int) ([]byte, error) {
-	return n.register(at, bytes, accessOf(false), func(at gpu.Ptr[byte], bytes int, access uint32) (handle, mrKeys, error) {
-		mr, keys, err := n.byDMABuf(at, bytes, access)
-		if err == nil {
-			return mr, keys, nil
-		}
-		var peer error
-		if mr, keys, peer = n.byAddress(at, bytes, access); peer != nil {
-			err = fmt.Errorf("neither as a DMA buffer (%w) nor by its address (%w), which takes the kernel's module nvidia_peermem", err, peer)
-			return 0, mrKeys{}, err
-		}
-		return mr, keys, nil
+	return n.register(at, bytes, accessOf(false), func(at gpu.Ptr[byte], bytes int, access uint32) (mr handle, keys mrKeys, err error) {
+		err = n.far(at, bytes, func(addr uintptr, fd int) (err error) {
+			if fd == noBuffer {
+				mr, keys, err = n.regMR(n.pd, addr, bytes, access)
+			} else {
+				mr, keys, err = n.regDMABuf(n.pd, uint64(addr), bytes, fd, access)
+			}
+			return err
+		})
+		return mr, keys, err
 	})
+}
+
+// far registers memory of the device: by where it is in a DMA buffer, which reg takes no longer than its registration, else by its
+// address.
+func (n *nic) far(at gpu.Ptr[byte], bytes int, reg func(addr uintptr, fd int) error) error {
+	buf, offset, err := n.config.DMABuf(at, bytes)
+	if err == nil {
+		defer buf.Close() // the registration holds the buffer itself
+		err = reg(uintptr(offset), int(buf.Fd()))
+	}
+	if err == nil {
+		return nil
+	}
+	if peer := reg(uintptr(at.Addr()), noBuffer); peer != nil {
+		return fmt.Errorf("neither as a DMA buffer (%w) nor by its address (%w), which takes the kernel's module nvidia_peermem", err, peer)
+	}
+	return nil
 }
 
 // accessOf is what others may do. Signals are strictly ordered, so each is behind the payload that was written before it;
@@ -44,15 +60,6 @@ func accessOf(signals bool) uint32 {
 
 func (n *nic) byAddress(at gpu.Ptr[byte], bytes int, access uint32) (handle, mrKeys, error) {
 	return n.regMR(n.pd, uintptr(at.Addr()), bytes, access)
-}
-
-func (n *nic) byDMABuf(at gpu.Ptr[byte], bytes int, access uint32) (handle, mrKeys, error) {
-	buf, offset, err := n.config.DMABuf(at, bytes)
-	if err != nil {
-		return 0, mrKeys{}, err
-	}
-	defer buf.Close() // the registration holds the buffer itself
-	return n.regDMABuf(n.pd, offset, bytes, int(buf.Fd()), access)
 }
 
 // register registers memory by one way.

@@ -119,7 +119,7 @@ func (n *nic) prepare() (err error) {
 
 // Facts are those of the NIC.
 func (n *nic) Facts() devnic.Facts {
-	return devnic.Facts{MaxMessage: n.caps.maxMessage(), MaxDepth: n.caps.maxDepth(), About: n.line}
+	return devnic.Facts{MaxMessage: n.caps.maxMessage(), MaxDepth: n.caps.maxDepth(), About: n.line, FarQueues: true}
 }
 
 // note keeps an error for Close.

@@ -225,7 +225,7 @@ func TestCommands(t *testing.T) {
 	}
 	a, b := all[0].Facts(), all[1].Facts()
 	a.About, b.About = "", ""
-	if a != (devnic.Facts{MaxMessage: 1 << 30, MaxDepth: 1 << 15}) || b != (devnic.Facts{MaxMessage: 1 << 20, MaxDepth: 1 << 6}) {
+	if a != (devnic.Facts{MaxMessage: 1 << 30, MaxDepth: 1 << 15, FarQueues: true}) || b != (devnic.Facts{MaxMessage: 1 << 20, MaxDepth: 1 << 6, FarQueues: true}) {
 		t.Errorf("facts %+v and %+v", a, b)
 	}
 	all[0].given, all[1].given = nil, nil
@@ -329,7 +329,7 @@ func TestEachCallFails(t *testing.T) {
 					want += ": the NIC refuses it: no resources (status 0xf, syndrome 0xabcd1234)"
 				}
 			}
-			harmless := slices.Contains([]string{"DMABuf", "regDMABuf", "freeUAR", "queryDCB"}, r.failed)
+			harmless := slices.Contains([]string{"DMABuf", "regDMABuf", "regUmem of a buffer", "freeUAR", "queryDCB"}, r.failed)
 			if harmless != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("call %d, %s, failed: %v", failAt, r.failed, err)
 			}
@@ -357,8 +357,10 @@ func (r *rank) whole(to []byte) (err error) {
 		return err
 	}
 	r.Withdraw(host)
-	for range 2 {
-		qp, err := r.Create(newConfig(1, 4))
+	for _, far := range []bool{false, true} {
+		c := newConfig(1, 4)
+		c.Far = far
+		qp, err := r.Create(c)
 		if err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func (n *nic) Create(c devnic.QPConfig) (devnic.QP, error) {
 	}
 	var qp devnic.QP
 	if err == nil {
-		qp, err = n.build(c, line)
+		qp, err = n.build(c)
 	}
 	if err != nil {
 		return devnic.QP{}, fmt.Errorf("mlx5 on rank %d: queue pair to rank %d: %w", n.config.Rank, c.Peer, err)
@@ -60,7 +60,7 @@ func (n *nic) Create(c devnic.QPConfig) (devnic.QP, error) {
 	return qp, nil
 }
 
-func (n *nic) build(c devnic.QPConfig, line uint64) (_ devnic.QP, err error) {
+func (n *nic) build(c devnic.QPConfig) (_ devnic.QP, err error) {
 	q := &pair{QPConfig: c, psn: rand.Uint32() >> 8, mask: uint16(c.Depth - 1)}
 	defer func() {
 		if err != nil {
@@ -68,15 +68,15 @@ func (n *nic) build(c devnic.QPConfig, line uint64) (_ devnic.QP, err error) {
 		}
 	}()
 	logSize := uint8(bits.TrailingZeros(uint(c.Depth)))
-	send, err := n.place(c.Send.Addr(), c.Depth*wqe.Bytes, &q.ends)
+	send, err := n.place(gpu.Cast[byte](c.Send), c.Depth*wqe.Bytes, c.Far, &q.ends)
 	if err != nil {
 		return devnic.QP{}, fmt.Errorf("send queue: %w", err)
 	}
-	done, err := n.place(c.Done.Addr(), c.Depth*wqe.Bytes, &q.ends)
+	done, err := n.place(gpu.Cast[byte](c.Done), c.Depth*wqe.Bytes, false, &q.ends)
 	if err != nil {
 		return devnic.QP{}, fmt.Errorf("completion queue: %w", err)
 	}
-	record, err := n.place(line, lineSize, &q.ends)
+	record, err := n.place(gpu.Cast[byte](c.Record.At(-sendRecord/4)), lineSize, false, &q.ends)
 	if err != nil {
 		return devnic.QP{}, fmt.Errorf("doorbell record: %w", err)
 	}
@@ -100,17 +100,28 @@ func (n *nic) build(c devnic.QPConfig, line uint64) (_ devnic.QP, err error) {
 	return devnic.QP{Number: q.number, CQ: cq, Bell: n.bell, Address: n.addressOf(q).encode()}, nil
 }
 
-// place registers memory for a queue, until u ends. Its pages are registered whole, and as small ones, within which any line
-// is a place.
-func (n *nic) place(at uint64, bytes int, u *undo) (place, error) {
-	from := at &^ (pageBytes - 1)
-	to := (at + uint64(bytes) + pageBytes - 1) &^ (pageBytes - 1)
-	umem, id, err := n.regUmem(n.context, uintptr(from), int(to-from))
-	if err != nil {
-		return place{}, err
+// place registers memory for a queue, until u ends; far is the device's. Its pages are registered whole, and as small ones, within
+// which any line is a place.
+func (n *nic) place(at gpu.Ptr[byte], bytes int, far bool, u *undo) (place, error) {
+	const inPage = pageBytes - 1
+	off := at.Addr() & inPage
+	all := (int(off) + bytes + inPage) &^ inPage
+	var p place
+	reg := func(addr uintptr, fd int) error {
+		umem, id, err := n.regUmem(n.context, addr&^inPage, all, fd)
+		if err == nil {
+			u.add(func() error { return n.deregUmem(umem) })
+			p = place{id, off}
+		}
+		return err
 	}
-	u.add(func() error { return n.deregUmem(umem) })
-	return place{id, at - from}, nil
+	var err error
+	if far {
+		err = n.far(at, bytes, reg)
+	} else {
+		err = reg(uintptr(at.Addr()), noBuffer)
+	}
+	return p, err
 }
 
 func (n *nic) addressOf(q *pair) address {

@@ -28,8 +28,9 @@ type verbs interface {
 	// allocUAR maps a page of doorbell registers.
 	allocUAR(context handle) (registers, error)
 	freeUAR(uar handle)
-	// regUmem registers memory of the host for queues, in pages of 4,096 bytes.
-	regUmem(context handle, addr uintptr, bytes int) (umem handle, id uint32, err error)
+	// regUmem registers memory for queues, in pages of 4,096 bytes: at an address or, where fd is not noBuffer, at one in that DMA
+	// buffer.
+	regUmem(context handle, addr uintptr, bytes, fd int) (umem handle, id uint32, err error)
 	deregUmem(umem handle) error
 	// regMR registers memory whose addresses for the NIC are from 0; regDMABuf memory of another device.
 	regMR(pd handle, addr uintptr, bytes int, access uint32) (mr handle, keys mrKeys, err error)
@@ -43,6 +44,9 @@ type verbs interface {
 	modify(object handle, in, out []byte) error
 	destroy(object handle) error
 }
+
+// noBuffer stands for the descriptor of a DMA buffer where memory is named by its address.
+const noBuffer = -1
 
 // registers is a page of doorbell registers.
 type registers struct {

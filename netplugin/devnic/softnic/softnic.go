@@ -111,6 +111,8 @@ func (n *nic) Create(c devnic.QPConfig) (devnic.QP, error) {
 		return refuse("depth %d; a power of two from 2 to %d is accepted", c.Depth, MaxDepth)
 	case c.Send.IsNil() || c.Done.IsNil() || c.Record.IsNil() || (c.Send.Addr()|c.Done.Addr())%lineSize != 0 || c.Record.Addr()%4 != 0:
 		return refuse("queues at %#x and %#x, record at %#x; multiples of %d and 4 are accepted", c.Send.Addr(), c.Done.Addr(), c.Record.Addr(), lineSize)
+	case c.Far:
+		return refuse("a send queue in memory of the device: one that the host sees is accepted")
 	}
 	at, err := n.place()
 	if err != nil {

@@ -384,7 +384,7 @@ func TestCreateRefuses(t *testing.T) {
 	}{
 		{func(c *devnic.QPConfig) { c.Peer = 2 }, "rank 2: 0 to 1"}, {func(c *devnic.QPConfig) { c.Peer = -1 }, "rank -1"},
 		{func(c *devnic.QPConfig) { c.Depth = 3 }, "depth 3"}, {func(c *devnic.QPConfig) { c.Depth = 1 }, "depth 1"},
-		{func(c *devnic.QPConfig) { c.Depth = 2 * softnic.MaxDepth }, "depth 65536"},
+		{func(c *devnic.QPConfig) { c.Depth = 2 * softnic.MaxDepth }, "depth 65536"}, {func(c *devnic.QPConfig) { c.Far = true }, "memory of the device"},
 		{func(c *devnic.QPConfig) { c.Send = gpu.Ptr[uint64]{} }, "multiples of 64"}, {func(c *devnic.QPConfig) { c.Done = at.At(1) }, "multiples of 64"},
 		{func(c *devnic.QPConfig) { c.Record = gpu.Ptr[uint32]{} }, "record"},
 	} {
