@@ -32,5 +32,5 @@ if [ -n "${DEEPEP-}" ]; then
 fi
 cp -r include examples/cxx "$dir/"
 cp bench/kernels/kernels_gpuc.ptx "$dir/"
-cp bench/gpu/run.sh bench/gpu/examples.sh bench/gpu/peers.sh "$dir/"
+cp bench/gpu/run.sh bench/gpu/examples.sh bench/gpu/peers.sh bench/gpu/libraries.sh "$dir/"
 tar -C "$dir" -czf "$dir.tgz" .

@@ -259,6 +259,21 @@ func (j *job) rank(c *doorbell.Comm, lsa bool) error {
 		}
 	}
 	if lsa {
+		for _, k := range []struct {
+			name  string
+			warps int
+			self  gpu.Kernel[kernels.Exchange]
+		}{{"SelfByThread", 1, kernels.SelfByThreadKernel}, {"SelfByWarp", 1, kernels.SelfByWarpKernel}, {"SelfByBlock", 3, kernels.SelfByBlockKernel}} {
+			for _, bytes := range []uint64{8, 300, 4099} {
+				if err := reset(); err != nil {
+					return err
+				}
+				x.Bytes = bytes
+				if err := step(k.name, bytes, func() error { return doorbell.Launch(st, k.self, doorbell.Grid{Blocks: 1, Warps: k.warps}, x) }); err != nil {
+					return err
+				}
+			}
+		}
 		return nil // the rest goes by the network only, which does not read a GPU's memory everywhere
 	}
 	if err := reset(); err != nil {

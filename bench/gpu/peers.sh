@@ -17,24 +17,7 @@ export NCCL_NVLS_ENABLE=0 NVSHMEM_DISABLE_NVLS=1 NVSHMEM_REMOTE_TRANSPORT=none D
 say() { echo "$@" | tee -a "$out/peers.txt"; }
 : >"$out/peers.txt"
 
-# home HEADER NAME prints the folder whose include has HEADER: the one given, else Python's, else a system's.
-home() {
-	local site d
-	site=$(python3 -c 'import site, sys; print(" ".join(p + "/nvidia/'"$2"'" for p in site.getsitepackages() + [site.getusersitepackages()] + sys.path if p))' 2>/dev/null || true)
-	for d in "${3-}" $site /usr /usr/local /usr/local/cuda /opt/nvidia/"$2"; do
-		if [ -n "$d" ] && [ -e "$d/include/$1" ]; then
-			echo "$d"
-			return
-		fi
-	done
-	return 1
-}
-# library HOME NAME prints the folder of a library and the file's name as the linker takes it.
-library() {
-	local file
-	file=$(find -L "$1/lib" "$1/lib64" "$1/lib/$(uname -m)-linux-gnu" -maxdepth 1 -name "$2.so*" 2>/dev/null | sort | head -1)
-	[ -n "$file" ] && echo "-L$(dirname "$file") -l:$(basename "$file") -Xlinker -rpath,$(dirname "$file")"
-}
+. ./libraries.sh
 
 arch=sm_90
 if name=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader -i 0 2>/dev/null); then arch=sm_${name/./}; fi
@@ -49,18 +32,14 @@ build() { # NAME ARGS...
 build raw bench/gpu/peers/raw.cu
 nvcc "${flags[@]}" -o floors bench/gpu/floors.cu -lcuda >"$out/floors.build.log" 2>&1 &
 made[floors]=$!
-if nccl=$(home nccl_device.h nccl "${NCCL_HOME-}") && lib=$(library "$nccl" libnccl); then
-	# shellcheck disable=SC2086
-	build nccl -I "$nccl/include" bench/gpu/peers/nccl.cu $lib
-else
-	say "left out: NCCL: no include/nccl_device.h and libnccl.so in NCCL_HOME, Python's packages or /usr"
-fi
-if nvshmem=$(home nvshmem.h nvshmem "${NVSHMEM_HOME-}") && lib=$(library "$nvshmem" libnvshmem_host); then
-	# shellcheck disable=SC2086
-	build nvshmem -rdc=true -I "$nvshmem/include" bench/gpu/peers/nvshmem.cu -L"$nvshmem/lib" -lnvshmem_device $lib
-else
-	say "left out: NVSHMEM: no include/nvshmem.h and libnvshmem_host.so in NVSHMEM_HOME, Python's packages or /usr"
-fi
+for peer in nccl nvshmem; do
+	if with=$(peer_flags "$peer"); then
+		# shellcheck disable=SC2086 # words
+		build "$peer" "bench/gpu/peers/$peer.cu" $with
+	else
+		say "left out: $(peer_lacks "$peer")"
+	fi
+done
 failed=0
 for name in "${!made[@]}"; do
 	wait "${made[$name]}" || { say "left out: $name does not compile: $(grep -m1 -iE 'error|cannot find' "$out/$name.build.log" || tail -1 "$out/$name.build.log")"; failed=1; }

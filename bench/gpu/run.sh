@@ -8,7 +8,7 @@
 # each. With SHARE=1 also more ranks than GPUs, all of one process on one GPU: a dry run of the same. Rows say how many GPUs their
 # ranks were on. Dispatch and combine come with limits of their own: one round, since a row is a median of many operations. Last
 # what a WQE costs. Writes OUT/gpu.jsonl (rows as tools/measure's), OUT/summary.txt, with the seconds of each part, and
-# OUT/logs.tgz. Needs an NVIDIA GPU, its driver and nvcc; ncu counts instructions if it is there and may. It changes no setting of
+# OUT/logs.tgz. Needs an NVIDIA GPU, its driver and nvcc; NCCL and NVSHMEM are measured beside ours where they are (libraries.sh); ncu counts instructions if it is there and may. It changes no setting of
 # the GPU. BUDGET (480) is the seconds that all of it may take: a part gets its own limit or what is left. Each part runs whatever
 # became of those before. Exit: 0 all ran and every byte was right, whatever the figures are; 1 not, and the last line names the
 # parts.
@@ -61,6 +61,16 @@ for t in twins copies ll ht gdaki; do
 	build "$t" nvcc "${flags[@]}" -ptx "bench/gpu/$t.cu" -o "$t.ptx"
 done
 build floors nvcc "${flags[@]}" -o floors bench/gpu/floors.cu -lcuda
+. ./libraries.sh
+mkdir -p peers
+for peer in nccl nvshmem; do
+	if with=$(peer_flags "$peer"); then
+		# shellcheck disable=SC2086 # words
+		build "$peer" nvcc "${flags[@]}" "bench/gpu/peers/$peer.cu" $with -o "peers/$peer"
+	else
+		say "left out: $(peer_lacks "$peer")"
+	fi
+done
 cp include/testdata/calls.cu cxx/
 for p in calls pingpong alltoall; do
 	build "cxx-$p" nvcc "${flags[@]}" -I include -o "cxx/$p" "cxx/$p.cu" ./libdoorbell.so -lpthread

@@ -36,7 +36,7 @@ func TestRunScript(t *testing.T) {
 		check(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		check(t, os.WriteFile(path, []byte(text), 0o700))
 	}
-	for _, name := range []string{"run.sh", "examples.sh"} {
+	for _, name := range []string{"run.sh", "examples.sh", "libraries.sh"} {
 		put(name, string(must(os.ReadFile(name))(t)))
 	}
 	put("include/testdata/calls.cu", "")

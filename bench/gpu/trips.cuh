@@ -63,6 +63,33 @@ __device__ __forceinline__ void ping(uint64_t *mine, uint64_t *theirs, const uin
   }
 }
 
+// ways are the messages that a rank sends to itself, by so many threads: those of tools/measure's rows.
+struct way {
+  size_t bytes;
+  int threads;
+};
+constexpr way ways[] = {{8, 1}, {128, 1}, {4096, 1}, {8, 32}, {128, 32}, {4096, 32}, {65536, 32}, {8, 256}, {128, 256}, {4096, 256}, {7168, 256}, {14336, 256}, {65536, 256},
+                        {8, 1024}, {128, 1024}, {4096, 1024}, {7168, 1024}, {14336, 1024}, {65536, 1024}, {1 << 20, 1024}, {4 << 20, 1024}};
+
+// to_self sends by put to where the flag is waited for, and raises it there; the block's threads all call it.
+template <class F>
+__device__ __forceinline__ void to_self(const uint64_t *flag, uint32_t *ns, F put) {
+  __shared__ bool came;
+  uint64_t last = now_ns();
+  for (uint64_t i = 1; i <= uint64_t(samples) * mean_of; i++) {
+    put(i);
+    if (threadIdx.x == 0) came = await(flag, i);
+    __syncthreads();
+    if (!came) return;
+    if (threadIdx.x == 0 && i % mean_of == 0) {
+      uint64_t now = now_ns();
+      ns[i / mean_of - 1] = uint32_t((now - last) / mean_of);
+      last = now;
+    }
+    __syncthreads();
+  }
+}
+
 // sampled is what ns holds in microseconds, of the device's memory; empty if a wait ended at its limit.
 static std::vector<double> sampled(const uint32_t *ns) {
   std::vector<uint32_t> host(samples);

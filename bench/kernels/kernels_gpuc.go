@@ -40,6 +40,12 @@ var (
 	PostedKernel = gpu.NewKernel("Posted", Posted, kernelsPTX, kernelsCubins...)
 	RateKernel   = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...).
 			Split("Rate_X_DC_NIC1", func(a *RateArgs) bool { return a.X.DC.NIC == 1 })
+	SelfByBlockKernel = gpu.NewKernel("SelfByBlock", SelfByBlock, kernelsPTX, kernelsCubins...).
+				Split("SelfByBlock_DC_NIC1", func(a *Exchange) bool { return a.DC.NIC == 1 })
+	SelfByThreadKernel = gpu.NewKernel("SelfByThread", SelfByThread, kernelsPTX, kernelsCubins...).
+				Split("SelfByThread_DC_NIC1", func(a *Exchange) bool { return a.DC.NIC == 1 })
+	SelfByWarpKernel = gpu.NewKernel("SelfByWarp", SelfByWarp, kernelsPTX, kernelsCubins...).
+				Split("SelfByWarp_DC_NIC1", func(a *Exchange) bool { return a.DC.NIC == 1 })
 	SignalsKernel   = gpu.NewKernel("Signals", Signals, kernelsPTX, kernelsCubins...)
 	StampTimeKernel = gpu.NewKernel("StampTime", StampTime, kernelsPTX, kernelsCubins...).
 			Split("StampTime_DC_NIC1", func(a *StampArgs) bool { return a.DC.NIC == 1 })

@@ -134,6 +134,7 @@ func gpuCases() []gpuCase {
 		all = append(all, gpuCase{fmt.Sprintf("post, %d B, %s, twin", p.bytes, p.label), "device time of a put, posted back to back", "ns", "less", "at most 1.03x",
 			postCommand, nsPerPut(p.label, p.bytes), nvcc, postCommand + twin, nsPerPut(p.label, p.bytes)})
 	}
+	all = append(all, selfCases()...)
 	all = append(all, copyCases()...)
 	for _, f := range []string{flag, "stream write to kernel to cpu", "two kernels, flag, relaxed", "two kernels, flag, release", "two kernels, 8 B and flag, release", word, word + ", over places"} {
 		all = append(all, gpuCase{name: "floor: " + f, what: "round trip, nothing of ours", unit: "us", better: "less", ours: floorsCommand, pick: floorP50(f, 1)})
@@ -322,9 +323,9 @@ func runCommand(ctx context.Context, dir, cmd string) (*gpuRun, error) {
 	}
 	r := &gpuRun{floors: map[string]floor{}}
 	switch cmd {
-	case floorsCommand, rawCommand, ncclCommand, nvshmemCommand, deepepCommand:
+	case floorsCommand, rawCommand, ncclCommand, nvshmemCommand, deepepCommand, ncclSelf, nvshmemSelf:
 		return r, r.readFloors(out, "")
-	case lsaPeers:
+	case lsaPeers, selfCommand:
 		return r, r.readFloors(out, "figure: ")
 	case loadCommand:
 		_, rest, ok := bytes.Cut(out, []byte("load: "))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL on two GPUs of a host: round trips through its LSA pointers by the same kernel as bench/gpu/peers/raw.cu, its LSA
+// NCCL on two GPUs of a host, or with the argument "self" on one, to itself by its LSA pointers: round trips through its LSA pointers by the same kernel as bench/gpu/peers/raw.cu, its LSA
 // barrier, and host collectives. A line of JSON each; a wait of ours ends, NCCL's own ends with the process (timeout). Exit 3: no
 // two GPUs. NCCL_NVLS_ENABLE=0 is set here: nothing is multicast.
 //   nvcc -O3 -std=c++17 -arch=sm_90 -I NCCL/include -o nccl bench/gpu/peers/nccl.cu NCCL/lib/libnccl.so.2
@@ -10,9 +10,10 @@
 #include <chrono>
 #include <thread>
 
+#include "../moves.cuh"
 #include "../trips.cuh"
 
-constexpr size_t window_bytes = 4 << 20, large = 256 << 20;
+constexpr size_t window_bytes = 16 << 20, large = 256 << 20, send_at = 4096, recv_at = 8 << 20;
 constexpr int barriers_timed = 8192;
 
 struct rank {
@@ -28,6 +29,20 @@ struct rank {
 __global__ void trip(ncclWindow_t w, int me, uint32_t *ns) {
   uint64_t *mine = static_cast<uint64_t *>(ncclGetLocalPointer(w, 0)), *theirs = static_cast<uint64_t *>(ncclGetLsaPointer(w, 0, 1 - me));
   ping<word_add>(mine, theirs, mine + 16, theirs + 32, me == 0, ns, uint64_t(samples) * mean_of);
+}
+
+// self is a copy by the block's threads, and a flag raised behind it.
+__global__ void __launch_bounds__(1024, 1) self(ncclWindow_t w, size_t bytes, uint32_t *ns) {
+  auto *mine = static_cast<uint8_t *>(ncclGetLocalPointer(w, 0)), *peer = static_cast<uint8_t *>(ncclGetLsaPointer(w, 0, 0));
+  auto *flag = reinterpret_cast<uint64_t *>(mine), *raised = reinterpret_cast<uint64_t *>(peer);
+  to_self(flag, ns, [&](uint64_t i) {
+    if (bytes != 8)
+      stores(peer + recv_at, mine + send_at, bytes);
+    else if (threadIdx.x == 0)
+      raised[recv_at / 8] = flag[send_at / 8];
+    __syncthreads();
+    if (threadIdx.x == 0) release(raised, i);
+  });
 }
 
 __global__ void barrier(ncclDevComm_t dev, uint32_t *ns) {
@@ -94,14 +109,35 @@ static void collective(const char *what, size_t bytes, rank *r, F call) {
   printf("{\"floor\":\"NCCL %s, %zu B\",\"p50_us\":%.3f,\"min_us\":%.3f}\n", what, bytes, us[us.size() / 2], us[0]);
 }
 
-int main() {
+// alone is one rank, which sends to itself.
+static int alone() {
+  rank r = {};
+  CHECK(cudaSetDevice(0));
+  CHECK(ncclCommInitAll(&r.comm, 1, nullptr));
+  make(r);
+  for (way w : ways) {
+    clear(r);
+    self<<<1, w.threads, 0, r.stream>>>(r.window, w.bytes, r.ns);
+    CHECK(cudaGetLastError());
+    CHECK(cudaStreamSynchronize(r.stream));
+    char name[80];
+    snprintf(name, sizeof name, "NCCL LSA to itself, %zu B, %d threads", w.bytes, w.threads);
+    print(name, sampled(r.ns));
+  }
+  CHECK(ncclDevCommDestroy(r.comm, &r.dev));
+  CHECK(ncclCommDestroy(r.comm));
+  return 0;
+}
+
+int main(int argc, char **) {
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  if (argc == 2) return alone();
   int count = 0, version = 0;
   cudaError_t e = cudaGetDeviceCount(&count);
   if (count < 2) {
     fprintf(stderr, "nccl: two GPUs are needed: %d are here (%s)\n", count, cudaGetErrorString(e));
     return 3;
   }
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
   CHECK(ncclGetVersion(&version));
   fprintf(stderr, "NCCL %d\n", version);
   ncclComm_t comms[2];

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NVSHMEM on two GPUs of a host, two processes: round trips of put with signal, by so many threads, and puts of many blocks. A
-// line of JSON each, from the first. The waits are ours, and end. Exit 3: no two GPUs.
+// NVSHMEM on two GPUs of a host, two processes, or with the argument "self" on one GPU, to itself: round trips of put with signal,
+// by so many threads, and puts of many blocks. A line of JSON each, from the first. The waits are ours, and end. Exit 3: no two GPUs.
 //   nvcc -rdc=true -O3 -std=c++17 -arch=sm_90 -I NVSHMEM/include -o nvshmem bench/gpu/peers/nvshmem.cu \
 //     NVSHMEM/lib/libnvshmem_device.a NVSHMEM/lib/libnvshmem_host.so.3 -lcuda
 #include <nvshmem.h>
 #include <nvshmemx.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <cstring>
 
 #include "../trips.cuh"
 
@@ -44,6 +46,11 @@ __global__ void trip(uint8_t *mine, uint8_t *theirs, size_t bytes, uint64_t *fla
     }
     __syncthreads();
   }
+}
+
+template <by group>
+__global__ void self(uint8_t *dst, const uint8_t *src, size_t bytes, uint64_t *flag, uint32_t *ns) {
+  to_self(flag, ns, [&](uint64_t i) { put_signal<group>(dst, src, bytes, flag, i, 0); });
 }
 
 __global__ void __launch_bounds__(1024, 1) puts(uint8_t *dst, const uint8_t *src, size_t bytes, int peer) {
@@ -107,14 +114,38 @@ static void moved(const char *name, rank &r, int blocks) {
   nvshmem_barrier_all();
 }
 
-static void be(int id, nvshmemx_uniqueid_t unique) {
+static rank begin(int id, int ranks, nvshmemx_uniqueid_t unique) {
   CHECK(cudaSetDevice(id));
   nvshmemx_init_attr_t attr = NVSHMEMX_INIT_ATTR_INITIALIZER;
-  CHECK(nvshmemx_set_attr_uniqueid_args(id, 2, &unique, &attr));
+  CHECK(nvshmemx_set_attr_uniqueid_args(id, ranks, &unique, &attr));
   CHECK(nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attr));
   rank r = {id, static_cast<uint8_t *>(nvshmem_malloc(large)), static_cast<uint8_t *>(nvshmem_malloc(large)), static_cast<uint64_t *>(nvshmem_malloc(64)), nullptr, nullptr};
   CHECK(cudaMalloc(&r.ns, samples * sizeof(uint32_t)));
   CHECK(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
+  return r;
+}
+
+// alone is one rank, which sends to itself.
+static int alone(nvshmemx_uniqueid_t unique) {
+  rank r = begin(0, 1, unique);
+  for (way w : ways) {
+    CHECK(cudaMemset(r.flag, 0, sizeof(uint64_t)));
+    CHECK(cudaMemset(r.ns, 0, samples * sizeof(uint32_t)));
+    CHECK(cudaDeviceSynchronize());
+    auto kernel = w.threads == 1 ? self<by_thread> : w.threads == 32 ? self<by_warp> : self<by_block>;
+    kernel<<<1, w.threads, 0, r.stream>>>(r.recv, r.send, w.bytes, r.flag, r.ns);
+    CHECK(cudaGetLastError());
+    CHECK(cudaStreamSynchronize(r.stream));
+    char name[80];
+    snprintf(name, sizeof name, "NVSHMEM to itself, %zu B, %d threads", w.bytes, w.threads);
+    print(name, sampled(r.ns));
+  }
+  nvshmem_finalize();
+  return 0;
+}
+
+static void be(int id, nvshmemx_uniqueid_t unique) {
+  rank r = begin(id, 2, unique);
   trips<by_thread>("NVSHMEM put with signal, 8 B, 1 thread", r, 8, 1);
   trips<by_warp>("NVSHMEM put with signal, 8 B, 32 threads", r, 8, 32);
   trips<by_block>("NVSHMEM put with signal, 8 B, 256 threads", r, 8, 256);
@@ -129,6 +160,12 @@ static void be(int id, nvshmemx_uniqueid_t unique) {
 int main(int argc, char **argv) {
   nvshmemx_uniqueid_t unique = NVSHMEMX_UNIQUEID_INITIALIZER;
   auto *bytes = reinterpret_cast<unsigned char *>(&unique);
+  setenv("NVSHMEM_REMOTE_TRANSPORT", "none", 1);
+  setenv("NVSHMEM_DISABLE_NVLS", "1", 1);
+  if (argc == 2 && !strcmp(argv[1], "self")) {
+    CHECK(nvshmemx_get_uniqueid(&unique));
+    return alone(unique);
+  }
   if (argc == 2) {
     for (size_t i = 0; i < sizeof unique; i++) sscanf(argv[1] + 2 * i, "%2hhx", bytes + i);
     be(1, unique);
@@ -140,8 +177,6 @@ int main(int argc, char **argv) {
     fprintf(stderr, "nvshmem: two GPUs are needed: %d are here (%s)\n", count, cudaGetErrorString(e));
     return 3;
   }
-  setenv("NVSHMEM_REMOTE_TRANSPORT", "none", 1);
-  setenv("NVSHMEM_DISABLE_NVLS", "1", 1);
   CHECK(nvshmemx_get_uniqueid(&unique));
   std::vector<char> text(2 * sizeof unique + 1);
   for (size_t i = 0; i < sizeof unique; i++) snprintf(&text[2 * i], 3, "%02x", bytes[i]);
