@@ -102,18 +102,20 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 }
 
 // waitFar is waitWord where the NET word is across PCIe, at 1 us a look, and the LSA word near, at a sixth of it: the one
-// that ended the last wait is looked at more often. off is what the last reset remembered.
+// that grew for the last wait is looked at more often. off is what the last reset remembered.
 func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least, off uint64, bits int32, src Source) Status {
 	net, lsa, want := c.dc.Net.At(i), c.dc.LSA.At(i), least+off
-	if c.byLSA && c.farWord == int32(i) && bits == 64 {
+	if c.farWord != int32(i) {
+		c.nearWas, c.byLSA = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), false
+	} else if c.byLSA && bits == 64 {
 		// A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
 		for range nearLooks {
-			if rollingLE(want, c.far+gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), bits) {
+			if near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys); rollingLE(want, c.far+near, bits) {
+				c.nearWas = near
 				return OK
 			}
 		}
 	}
-	before := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
 	for n := uint32(0); n < c.dc.Looks; n++ {
 		// The near one first, and ordered only if it counts: so that both are on their way at once.
 		near := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
@@ -121,8 +123,8 @@ func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least, off uint64,
 		if !rollingLE(want, c.far+near, bits) {
 			continue
 		}
-		if c.byLSA = near != before; c.byLSA {
-			gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
+		if c.byLSA = near != c.nearWas; c.byLSA {
+			c.nearWas = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 		}
 		return OK
 	}

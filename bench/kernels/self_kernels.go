@@ -8,7 +8,7 @@ import (
 )
 
 // SelfByThread puts Bytes to this rank itself by stores, raises a signal, and waits for it, Iters times: one way, and nobody else
-// has a part in it. Of the exchange, the peer is not looked at; a sample is the mean of Every.
+// has a part in it. Of the exchange, the peer is not looked at; a sample is the mean of Every, a power of two.
 //
 //gpu:kernel warps=1
 func SelfByThread(t gpu.Thread, a Exchange) {
@@ -28,11 +28,9 @@ func SelfByWarp(t gpu.Thread, a Exchange) { a.toSelf(t, gin.ByWarp(t)) }
 func SelfByBlock(t gpu.Thread, a Exchange) { a.toSelf(t, gin.ByBlock(t)) }
 
 func (x *Exchange) toSelf(t gpu.Thread, co gin.Coop) {
-	r := x.Result.Raw()
 	c := gin.Open(&x.DC, 0)
 	self, from := x.DC.LSARank, gin.FromPeer(gin.World(&x.DC), x.DC.Rank)
-	start := t.Clock()
-	last, left, sample := start, x.Every, 0
+	last := t.Clock()
 	for i := range x.Iters {
 		s := c.LSAPut(co, self, x.Recv, x.RecvOff, x.Send.Base.Byte(x.SendOff), x.Bytes)
 		if s == gin.OK {
@@ -41,22 +39,21 @@ func (x *Exchange) toSelf(t gpu.Thread, co gin.Coop) {
 		if s == gin.OK {
 			s = c.WaitSignal(co, 0, x.Base+i+1, 64, from)
 		}
+		if t.Index() == 0 && s != gin.OK {
+			r := x.Result.Raw()
+			r.Status, r.At = s, i
+		}
 		if s != gin.OK {
-			if t.Index() == 0 {
-				r.Status, r.At = s, i
-			}
 			return
 		}
-		if left--; left == 0 && t.Index() == 0 {
+		if t.Index() == 0 && (i+1)&(x.Every-1) == 0 && !x.Samples.IsNil() {
 			now := t.Clock()
-			if !x.Samples.IsNil() {
-				x.Samples.At(sample).Store(uint32(min((now-last)/x.Every, 1<<32-1)))
-			}
-			last, left = now, x.Every
-			sample++
+			x.Samples.At(int(i / x.Every)).Store(uint32(min((now-last)/x.Every, 1<<32-1)))
+			last = now
 		}
 	}
 	if t.Index() == 0 {
-		r.Ns, r.Count, r.Done = t.Clock()-start, x.Iters, 1
+		r := x.Result.Raw()
+		r.Count, r.Done = x.Iters, 1
 	}
 }

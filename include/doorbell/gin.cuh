@@ -252,9 +252,9 @@ class context {
   const dev_comm &dc;
   int32_t id;
   int32_t far_word = 0, near = 0;  // far: what NET word number far_word was last; near: LSA peer + 1 that near_lsa is of
-  bool by_lsa = false;             // the last wait ended by a store of an LSA peer
+  bool by_lsa = false;             // the last wait ended by a signal of an LSA peer
   uint64_t *near_lsa = nullptr;
-  uint64_t far = 0, per_node;
+  uint64_t far = 0, near_was = 0, per_node;  // near_was: what the LSA word beside far's was then, acquired
 
   DOORBELL_DEVICE bool queue(team t, int32_t peer, int32_t &index, int32_t &world_rank) const;
   DOORBELL_DEVICE bool valid(const action &a, int32_t world_rank) const;

@@ -87,20 +87,25 @@ DOORBELL_DEVICE status context::wait_signal(coop co, int32_t i, uint64_t least, 
   return status(word::ends(co, s));
 }
 
-// wait_word: the NET word is across PCIe, at 1 us a look, and the LSA word near, at a sixth of it: the one that ended the last
-// wait is looked at more often.
+// wait_word: the NET word is across PCIe, at 1 us a look, and the LSA word near, at a sixth of it: the one that grew for the
+// last wait is looked at more often.
 DOORBELL_DEVICE uint32_t context::wait_word(int32_t i, int32_t sig, uint64_t least, int32_t bits, source src) {
   const uint64_t *net = dc.Net + i, *lsa = dc.LSA + i;
   uint64_t off = dc.SigOffset[i], want = least + off;
-  if (by_lsa && far_word == i && bits == 64) {
+  if (far_word != i) {
+    near_was = word::acquire_sys(lsa), by_lsa = false;
+  } else if (by_lsa && bits == 64) {
     // A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
-    for (int n = 0; n < word::near_looks; n++)
-      if (word::rolling_le(want, far + word::acquire_sys(lsa), bits)) return ok;
+    for (int n = 0; n < word::near_looks; n++) {
+      uint64_t close = word::acquire_sys(lsa);
+      if (!word::rolling_le(want, far + close, bits)) continue;
+      near_was = close;
+      return ok;
+    }
   }
-  uint64_t before = word::relaxed_sys(lsa);
 #ifdef __CUDACC__
 #pragma unroll 1
 #endif
@@ -109,8 +114,8 @@ DOORBELL_DEVICE uint32_t context::wait_word(int32_t i, int32_t sig, uint64_t lea
     uint64_t close = word::relaxed_sys(lsa);
     far = word::acquire_sys(net), far_word = i;
     if (!word::rolling_le(want, far + close, bits)) continue;
-    by_lsa = close != before;
-    if (by_lsa) word::acquire_sys(lsa);
+    by_lsa = close != near_was;
+    if (by_lsa) near_was = word::acquire_sys(lsa);
     return ok;
   }
   waiter w = {};
