@@ -295,11 +295,7 @@ func (e *endpoint) Lose(peer int) {
 		return
 	}
 	for _, l := range e.links[peer] {
-		if l.fd >= 0 {
-			l.goodbye() // it may be there still, and about to close too
-			unix.Close(l.fd)
-			l.fd = -1
-		}
+		l.leave() // it may be there still, and about to close too
 		l.kill(fmt.Errorf("tcp on rank %d: rank %d: %w", e.cfg.Rank, peer, netplugin.ErrPeerLost))
 	}
 }
@@ -310,21 +306,23 @@ func (e *endpoint) Close() error {
 	}
 	e.closed = true
 	for _, l := range e.all {
-		if l.fd >= 0 {
-			l.goodbye()
-			unix.Close(l.fd)
-			l.fd = -1
-		}
+		l.leave()
 	}
 	return e.conn.close()
 }
 
-// goodbye tells the peer that this end closes, so that it does not try to connect again.
-func (l *link) goodbye() {
+// leave closes the socket, and tells the peer that this end does, so that it does not try to connect again.
+func (l *link) leave() {
+	l.adopt() // one that nobody has polled since it was made is to say it too
+	if l.fd < 0 {
+		return
+	}
 	var b [headerBytes]byte
 	h := header{kind: kindBye, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
 	h.encode(&b)
 	if l.nextOff == 0 && len(l.between) == 0 {
 		_, _ = unix.Write(l.fd, b[:]) // a peer that does not get it finds out by itself
 	}
+	unix.Close(l.fd)
+	l.fd = -1
 }

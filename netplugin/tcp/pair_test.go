@@ -246,6 +246,18 @@ func TestPeerStaysAway(t *testing.T) {
 	}
 }
 
+// A rank that closes before anybody has polled it says so: its peer does not wait for it to come back.
+func TestClosesUnpolled(t *testing.T) {
+	p := newPair(t, 4096, 300*time.Millisecond)
+	if err := p.ep[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.drive(func() bool { return p.ep[0].all[0].dead != nil }, nil)
+	if err := p.ep[0].all[0].dead; !strings.Contains(err.Error(), "rank 1 has closed its endpoint") {
+		t.Errorf("it was lost by: %v", err)
+	}
+}
+
 // A peer that came back in time is not lost because somebody finds out late: not while its socket waits to be taken, nor
 // when it has one, nor when a later one breaks.
 func TestLossThatIsLate(t *testing.T) {
