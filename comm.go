@@ -399,7 +399,9 @@ func (c *Comm) Close() error {
 	for _, dc := range dcs {
 		errs = append(errs, dc.drain(ctx))
 	}
-	errs = append(errs, c.group.Close()) // before any memory goes: who still puts there has lost a rank, and is not out of bounds
+	// Before any memory goes: who still puts there has lost a rank, and is not out of bounds. The goodbye alone does not tell all of
+	// that: it goes another way than what this rank would refuse.
+	errs = append(errs, c.group.Close(), c.owner.Close(ctx, c.endpoint.Close))
 	for _, dc := range dcs {
 		errs = append(errs, dc.release())
 	}
@@ -416,7 +418,7 @@ func (c *Comm) Close() error {
 	<-c.ticked
 	c.engine.Remove(c.owner)
 	c.dev.SetProgress(nil)
-	errs = append(errs, c.owner.Close(ctx, c.closeNetwork), c.infos.free(), c.dev.Close())
+	errs = append(errs, c.closeNIC(), c.infos.free(), c.dev.Close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close rank %d: %w", c.rank, err)
 	}

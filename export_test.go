@@ -20,5 +20,13 @@ func (dc *DevComm) MemoryBytes() (n int) {
 	return n
 }
 
+// Deaf has what fails on its way to a peer be what the network takes it for, whatever the ranks know of each other.
+func (c *Comm) Deaf(ctx context.Context) error {
+	return c.owner.With(ctx, func() { c.owner.Gone(func(int) bool { return false }) })
+}
+
+// OnLost has f called behind what a loss does to the communicator; until it returns no other loss or goodbye is told.
+func (c *Comm) OnLost(f func(rank int, cause error)) { c.group.OnLost(f) }
+
 // Kill ends this rank's membership as the death of its process would. What it has in this process lives on.
 func (c *Comm) Kill() { bootstrap.Kill(c.group) }

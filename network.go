@@ -138,12 +138,11 @@ func (c *Comm) pinned(bytes int) (mem gpu.Ptr[byte], free func() error, err erro
 	return m.Ptr(), m.Free, nil
 }
 
-func (c *Comm) closeNetwork() error {
-	var err error
-	if c.nic != nil {
-		err = c.nic.Close()
+func (c *Comm) closeNIC() error {
+	if c.nic == nil {
+		return nil
 	}
-	return errors.Join(err, c.endpoint.Close())
+	return c.nic.Close()
 }
 
 // chooseNetwork replaces auto, also behind fault+: where each rank reaches each other's memory, the copy engines of a device

@@ -13,7 +13,6 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -192,9 +191,9 @@ func open(ctx context.Context, o Options, g bootstrap.Group, auth netplugin.Auth
 	c.infos.ranks = c.size
 	c.owner = proxy.NewOwner(c.rank, c.failed)
 	if err := c.openNIC(ctx); err != nil {
-		return nil, errors.Join(err, c.closeNetwork(), g.Close())
+		return nil, errors.Join(err, c.closeNIC(), c.endpoint.Close(), g.Close())
 	}
-	c.owner.Departed(func(peer int) bool { return slices.Contains(g.Departed(), peer) })
+	c.owner.Gone(g.Gone)
 	c.engine.Add(c.owner)
 	if c.engine.Mode() == proxy.Assisted {
 		c.dev.SetProgress(func() bool { return c.engine.Assist(c.owner) })

@@ -439,6 +439,12 @@ func (g *group) Departed() []int {
 	return out
 }
 
+func (g *group) Gone(rank int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return rank >= 0 && rank < g.size && g.peers[rank].gone()
+}
+
 func (g *group) OnLost(f func(rank int, cause error)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -275,6 +275,11 @@ func TestKill(t *testing.T) {
 				pending <- err
 			}()
 		}
+		for r, g := range gs[:3] {
+			if r := r + 1; g.Gone(r) || g.Gone(-1) || g.Gone(4) {
+				t.Errorf("rank %d is gone before anything happened, or one is that never was", r)
+			}
+		}
 		Kill(gs[3])
 		var pe *PeerLostError
 		for range 3 {
@@ -302,8 +307,8 @@ func TestKill(t *testing.T) {
 		if len(losses) != 0 {
 			t.Errorf("%d more losses: %v", len(losses), <-losses)
 		}
-		if d := gs[0].Departed(); len(d) != 0 {
-			t.Errorf("departed: %v", d)
+		if d := gs[0].Departed(); len(d) != 0 || !gs[0].Gone(3) {
+			t.Errorf("departed: %v; rank 3 is gone: %v", d, gs[0].Gone(3))
 		}
 		Kill(gs[3])
 		gs[3].Close()
@@ -321,8 +326,8 @@ func TestDepart(t *testing.T) {
 		if r := <-gone; r != 2 {
 			t.Errorf("rank %d departed", r)
 		}
-		if d := gs[0].Departed(); !slices.Equal(d, []int{2}) {
-			t.Errorf("departed: %v", d)
+		if d := gs[0].Departed(); !slices.Equal(d, []int{2}) || !gs[0].Gone(2) || gs[0].Gone(1) {
+			t.Errorf("departed: %v; rank 2 is gone: %v", d, gs[0].Gone(2))
 		}
 		each(gs[:2], func(g Group) {
 			_, err := g.AllGather(t.Context(), "x", Blob{})

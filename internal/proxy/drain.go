@@ -112,7 +112,7 @@ func (o *Owner) flown(q *queue, n int) { q.flying += n; o.flying += n }
 
 // statusOf is what the error of an operation to a peer means for its queue.
 func (o *Owner) statusOf(peer int32, err error) abi.Status {
-	if errors.Is(err, netplugin.ErrPeerLost) || o.departed(int(peer)) {
+	if errors.Is(err, netplugin.ErrPeerLost) || o.gone(int(peer)) {
 		return abi.PeerLost
 	}
 	return abi.RemoteError

@@ -58,10 +58,10 @@ type Owner struct {
 	polled  bool // a network has to be polled also when nothing was posted
 	stats   Stats
 
-	awake    atomic.Pointer[func() bool]
-	departed func(peer int) bool
-	onFail   func(error)
-	failed   []error // to report when the lock is free
+	awake  atomic.Pointer[func() bool]
+	gone   func(peer int) bool
+	onFail func(error)
+	failed []error // to report when the lock is free
 }
 
 // net is an endpoint that the owner polls.
@@ -88,12 +88,12 @@ type Stats struct {
 // NewOwner makes the progress of a rank. onFail is told of operations that were refused after they were posted, from
 // any goroutine that drives progress; it must not block.
 func NewOwner(rank int, onFail func(error)) *Owner {
-	return &Owner{rank: rank, tab: newTable(tableSize), onFail: onFail, departed: func(int) bool { return false }}
+	return &Owner{rank: rank, tab: newTable(tableSize), onFail: onFail, gone: func(int) bool { return false }}
 }
 
-// Departed names what says that a peer has left: whatever fails on its way to such a peer has lost it, also before Lose is called.
-// It must not block. It is named before anything is driven.
-func (o *Owner) Departed(departed func(peer int) bool) { o.departed = departed }
+// Gone names what says that a peer is lost or has left: whatever fails on its way to such a peer has lost it, also before Lose is
+// called. It must not block. It is named before anything is driven.
+func (o *Owner) Gone(gone func(peer int) bool) { o.gone = gone }
 
 // hold takes the lock for a host call that changes the owner's tables. Passes are short, so it looks again until ctx
 // ends.

@@ -249,8 +249,8 @@ func TestOwner(t *testing.T) {
 				f.net.failErr = fmt.Errorf("no route: %w", netplugin.ErrPeerLost)
 			}
 		}
-		left := rapid.Bool().Draw(rt, "peers have left") // whatever the network says, it is for that
-		f.owner.Departed(func(int) bool { return left })
+		left := rapid.Bool().Draw(rt, "peers are gone") // whatever the network says, it is for that
+		f.owner.Gone(func(int) bool { return left })
 		rt.Repeat(map[string]func(*rapid.T){
 			"produce": func(rt *rapid.T) {
 				for range rapid.IntRange(1, 10).Draw(rt, "how many") {
