@@ -7,7 +7,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
 	"github.com/doorbell-net/doorbell/netplugin/plugintest"
 )
@@ -81,6 +83,84 @@ func TestDeviceFails(t *testing.T) {
 	}
 	if ep.Post(op) != 1 || op[0].State != netplugin.Failed || !errors.Is(op[0].Err, gone) {
 		t.Errorf("posted to a device that is gone: %+v", op[0])
+	}
+}
+
+// stuck is a device's queue that does nothing until it is told to.
+type stuck struct{ stores []func() }
+
+func (q *stuck) Copy(dst, src gpu.Ptr[byte], bytes int) error { return nil }
+func (q *stuck) Reach(far gpu.Ptr[byte], bytes int) error     { return nil }
+func (q *stuck) Store(at gpu.Ptr[uint64], value uint64) error {
+	q.stores = append(q.stores, func() { at.Store(value) })
+	return nil
+}
+func (q *stuck) StoreBoth(first gpu.Ptr[uint64], value uint64, second gpu.Ptr[uint64], then uint64) error {
+	return errors.Join(q.Store(first, value), q.Store(second, then))
+}
+func (q *stuck) Pinned(bytes int) ([]byte, func() error, error) {
+	return bytesOf(make([]uint64, bytes/8)), func() error { return nil }, nil
+}
+func (q *stuck) Close() error { return nil }
+
+func bytesOf(w []uint64) []byte { return gpu.Slice(gpu.Cast[byte](gpu.PtrTo(&w[0])), 8*len(w)) }
+
+// TestWithdrawnBeforeItEnds: where a region is withdrawn whose signals did not come in time, nobody looks at its words any more:
+// other memory may be there. What was on its way ends when the queue says so.
+func TestWithdrawnBeforeItEnds(t *testing.T) {
+	q := new(stuck)
+	ep, err := Plugin{}.Open(netplugin.Config{Ranks: 1, Timeout: time.Millisecond, Copier: func() (netplugin.Copier, error) { return q, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	c := ep.(netplugin.Connector)
+	if err := c.Connect(t.Context(), [][]byte{c.Address()}); err != nil {
+		t.Fatal(err)
+	}
+	far, words := bytesOf(make([]uint64, 8)), [2][]uint64{make([]uint64, 4), make([]uint64, 4)}
+	window, err := ep.Import(0, netplugin.Key{Dev: gpu.PtrOf(far), Size: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []netplugin.Op
+	var key []byte // of the first
+	for i, w := range words {
+		mem := bytesOf(w)
+		k, err := ep.Export(mem, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := ep.Import(0, netplugin.Key{Bytes: k, Map: mem, Size: 32})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			key = k
+		}
+		put := netplugin.Op{Kind: netplugin.Put, Dst: window, Src: gpu.PtrOf(far), Bytes: 8, Raise: true, SigDst: r, SigAdd: 1}
+		for token := range uint64(2) {
+			put.Token = 2*uint64(i) + token
+			ops = append(ops, put)
+		}
+	}
+	ops = []netplugin.Op{ops[2], ops[0], ops[3], ops[1]} // a mark that stays lies between two that do not
+	if n := ep.Post(ops); n != len(ops) {
+		t.Fatalf("posted %d: %v", n, ops[n-1].Err)
+	}
+	ep.Withdraw(key)
+	for i := range words[0] {
+		words[0][i] = 100
+	}
+	var done [8]netplugin.Completion
+	if n := ep.Poll(done[:]); n != 0 {
+		t.Errorf("%d operations ended by words of other memory: %v", n, done[:n])
+	}
+	for _, store := range q.stores {
+		store()
+	}
+	if n := ep.Poll(done[:]); n != len(ops) || done[0].Err != nil {
+		t.Errorf("%d operations ended with the queue, want %d: %v", n, len(ops), done[:n])
 	}
 }
 

@@ -113,14 +113,19 @@ func (e *endpoint) Export(mem []byte, signals bool) ([]byte, error) {
 }
 
 func (e *endpoint) Withdraw(export []byte) {
-	if err := e.own.drain(e.cfg.Timeout); err != nil && e.cfg.Log != nil {
-		e.cfg.Log.Error("withdraw a region", "rank", e.cfg.Rank, "error", err)
+	t := e.own
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var mem []byte
+	if s := t.signals[string(export)]; s != nil {
+		mem, s.mem = s.mem, nil // senders that have it are refused
+		delete(t.signals, string(export))
 	}
-	e.own.mu.Lock()
-	defer e.own.mu.Unlock()
-	if s := e.own.signals[string(export)]; s != nil {
-		s.mem = nil // senders that have it are refused
-		delete(e.own.signals, string(export))
+	if err := t.drain(e.cfg.Timeout); err != nil {
+		t.forget(mem)
+		if e.cfg.Log != nil {
+			e.cfg.Log.Error("withdraw a region", "rank", e.cfg.Rank, "error", err)
+		}
 	}
 }
 

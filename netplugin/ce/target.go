@@ -130,10 +130,8 @@ func (t *target) markNow() error {
 // idle says whether all that was queued had ended when advance looked. The caller holds the lock, so that nobody queues more.
 func (t *target) idle() bool { return t.done == t.queued }
 
-// drain waits until the queue is empty: a region that it writes goes away.
+// drain waits until the queue is empty: a region that it writes goes away. The caller holds the lock, so that nobody queues more.
 func (t *target) drain(bound time.Duration) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	if err := t.markNow(); err != nil {
 		return err
 	}
@@ -145,6 +143,19 @@ func (t *target) drain(bound time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// forget drops the marks in memory that goes away before it told of them: what they stood for ends with the next mark.
+func (t *target) forget(mem []byte) {
+	kept, last := t.head, t.done
+	from := gpu.PtrOf(mem).Addr()
+	for i := t.head; i != t.tail; i++ {
+		if m := t.ring[i%marks]; m.at.Addr()-from >= uint64(len(mem)) {
+			t.ring[kept%marks], last = m, m.seq
+			kept++
+		}
+	}
+	t.tail, t.marked = kept, last
 }
 
 // full says whether there is no room for another operation.
