@@ -272,6 +272,54 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// A grid that the device refuses begins no operation: each call may be made again with another, and the peers do not notice.
+func TestBadGrid(t *testing.T) {
+	w := newWorld(t, 2, 1, moe.Options{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4, Outstanding: 1}, one)
+	defer w.close()
+	s, err := solve(small(t, 6, 4), moe.BF16, ref.ExpertFn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = each(2, func(r int) error {
+		st := w.comms[r].Stream()
+		defer st.Close()
+		x, err := w.step(s, r, st)
+		if err != nil {
+			return err
+		}
+		twice := func(call func() error) func() error {
+			return func() error {
+				if r == 1 {
+					x.b.SetGrid(doorbell.Grid{Blocks: 2, Warps: 33})
+					wantError(t, call(), "rank 1", "33 warps")
+					if err := x.b.Check(); err != nil {
+						return err
+					}
+					x.b.SetGrid(one)
+				}
+				return call()
+			}
+		}
+		dispatch := func() (err error) { x.got, err = x.b.Dispatch(st, x.in); return err }
+		combine := func() error { return x.b.Combine(st, x.got, gpu.Cast[byte](x.y)) }
+		for range 2 {
+			for _, call := range []func() error{
+				twice(dispatch), x.dispatched, twice(combine), x.combined,
+				twice(x.startDispatch), twice(func() error { return x.b.FinishDispatch(st, x.got) }), x.dispatched,
+				twice(x.startCombine), twice(func() error { return x.b.FinishCombine(st, x.got) }), x.combined,
+			} {
+				if err := call(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // The same expert twice is two selections as long as there is room, and refused beyond it.
 func TestCopies(t *testing.T) {
 	g := &routing.Routing{Ranks: 2, Experts: 4, TopK: 2, Idx: [][]int32{{3, 3, 3, 3, 1, 3}, {0, 0}}, Weights: [][]float32{{1, 2, 3, 4, 5, 6}, {7, 8}}}

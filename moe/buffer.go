@@ -133,7 +133,7 @@ func (b *Buffer) defaultGrid() doorbell.Grid {
 // SetGrid says how many blocks and warps the kernels run with; on a GPU a block has 8 at most, or 16 if all ranks are stored to.
 // Dispatch and Combine are one launch each if the grid is Cooperative or of one block, and else two, as their halves are.
 // The default is one warp of the software device, and on a GPU a cooperative grid with a block of as many for each multiprocessor
-// of the rank's share.
+// of the rank's share. One that the device refuses is refused by the operations: they begin nothing, and may be called again with another.
 func (b *Buffer) SetGrid(g doorbell.Grid) { b.grid, b.fixed = g, true }
 
 // Options are the buffer's, with defaults filled in.

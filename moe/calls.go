@@ -11,31 +11,21 @@ import (
 )
 
 // Dispatch sends this rank's tokens to their experts and receives what this rank's experts are sent: it queues the
-// kernel on the stream and returns. All ranks call it, with 0 tokens too. When the stream is done, Check says whether
-// it was right. On a stream that records a graph, it is each replay that does it: see the package's comment.
+// kernel on the stream and returns. All ranks call it, with 0 tokens too. When the stream is done, Check says whether it
+// was right. On a stream that records a graph, it is each replay that does it: see the package's comment.
 func (b *Buffer) Dispatch(st *doorbell.Stream, x Tokens) (*Received, error) {
-	r, err := b.newDispatch("dispatch", st, x)
-	if err != nil {
-		return nil, err
-	}
-	r.state = received
-	return r, b.launch(st, LLDispatchKernel, r, sends|receives)
+	return b.dispatch("dispatch", st, x, sends|receives)
 }
 
 // StartDispatch is the part of Dispatch that sends. No kernel of the operation runs between it and FinishDispatch, and
 // at most Outstanding operations are between their two calls. A dispatch gets the rows of the one Outstanding before it,
 // whose combine has finished or never comes.
 func (b *Buffer) StartDispatch(st *doorbell.Stream, x Tokens) (*Received, error) {
-	r, err := b.newDispatch("start dispatch", st, x)
-	if err != nil {
-		return nil, err
-	}
-	r.course.started++
-	return r, b.launch(st, LLDispatchKernel, r, sends)
+	return b.dispatch("start dispatch", st, x, sends)
 }
 
-// newDispatch is the next one, if it may be.
-func (b *Buffer) newDispatch(what string, st *doorbell.Stream, x Tokens) (*Received, error) {
+// dispatch begins the next one, if it may be.
+func (b *Buffer) dispatch(what string, st *doorbell.Stream, x Tokens, parts int32) (*Received, error) {
 	c := b.course(st)
 	if err := cmp.Or(b.ready(what, st, c), b.room(what, c), b.check(what, x)); err != nil {
 		return nil, err
@@ -44,21 +34,18 @@ func (b *Buffer) newDispatch(what string, st *doorbell.Stream, x Tokens) (*Recei
 	if old := c.turns[r.turn()]; old != nil && (old.state == sent || old.state == answering) {
 		return nil, b.refuse(what, "number %d gets the rows of %s, which is in use: %s", r.op, old.name(), stateNames[old.state])
 	}
+	if err := b.launch(st, LLDispatchKernel, r, parts); err != nil {
+		return nil, err
+	}
 	c.dispatches++
 	c.turns[r.turn()] = r
+	r.begun(parts, sent, received)
 	return r, nil
 }
 
 // FinishDispatch is the part that receives.
 func (b *Buffer) FinishDispatch(st *doorbell.Stream, r *Received) error {
-	const what = "finish dispatch"
-	c := b.course(st)
-	if err := cmp.Or(b.ready(what, st, c), b.handle(what, r, c, sent)); err != nil {
-		return err
-	}
-	r.state = received
-	c.started--
-	return b.launch(st, LLDispatchKernel, r, receives)
+	return b.finish("finish dispatch", st, LLDispatchKernel, r, sent, received)
 }
 
 // Combine sends the experts' outputs back to their tokens' ranks, and adds up what comes back of this rank's own
@@ -66,25 +53,16 @@ func (b *Buffer) FinishDispatch(st *doorbell.Stream, r *Received) error {
 // float32, each product and each sum rounded, selection after selection; NaN and infinities of outputs and weights go through
 // them, and stay with their token. It queues the kernel and returns; see Dispatch.
 func (b *Buffer) Combine(st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
-	if err := b.newCombine("combine", st, r, y); err != nil {
-		return err
-	}
-	r.state = done
-	return b.launch(st, LLCombineKernel, r, sends|receives)
+	return b.combine("combine", st, r, y, sends|receives)
 }
 
 // StartCombine is the part of Combine that sends; see StartDispatch.
 func (b *Buffer) StartCombine(st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
-	if err := b.newCombine("start combine", st, r, y); err != nil {
-		return err
-	}
-	r.state = answering
-	r.course.started++
-	return b.launch(st, LLCombineKernel, r, sends)
+	return b.combine("start combine", st, r, y, sends)
 }
 
-// newCombine gives a dispatch the place for its sums, if it may be combined.
-func (b *Buffer) newCombine(what string, st *doorbell.Stream, r *Received, y gpu.Ptr[byte]) error {
+// combine begins the one of a dispatch, if it may be.
+func (b *Buffer) combine(what string, st *doorbell.Stream, r *Received, y gpu.Ptr[byte], parts int32) error {
 	c := b.course(st)
 	if err := cmp.Or(b.ready(what, st, c), b.handle(what, r, c, received), b.room(what, c)); err != nil {
 		return err
@@ -94,32 +72,63 @@ func (b *Buffer) newCombine(what string, st *doorbell.Stream, r *Received, y gpu
 			r.tokens.N, y.Addr(), r.tokens.Weights.Addr())
 	}
 	r.y = y
+	if err := b.launch(st, LLCombineKernel, r, parts); err != nil {
+		return err
+	}
+	r.begun(parts, answering, done)
 	return nil
 }
 
 // FinishCombine is the part that receives.
 func (b *Buffer) FinishCombine(st *doorbell.Stream, r *Received) error {
-	const what = "finish combine"
-	c := b.course(st)
-	if err := cmp.Or(b.ready(what, st, c), b.handle(what, r, c, answering)); err != nil {
-		return err
-	}
-	r.state = done
-	c.started--
-	return b.launch(st, LLCombineKernel, r, receives)
+	return b.finish("finish combine", st, LLCombineKernel, r, answering, done)
 }
 
-// launch queues parts of an operation: in one launch if its blocks are resident, since they wait for one another then.
-func (b *Buffer) launch(st *doorbell.Stream, k gpu.Kernel[LL], r *Received, parts int32) error {
-	g, a := b.grid, b.args(r)
-	if parts == sends|receives && g.Blocks > 1 && !g.Cooperative {
-		if err := b.launch(st, k, r, sends); err != nil {
-			return err
-		}
-		return b.launch(st, k, r, receives)
+// finish is the part that receives of an operation in one state, which brings it to the next.
+func (b *Buffer) finish(what string, st *doorbell.Stream, k gpu.Kernel[LL], r *Received, in, next state) error {
+	c := b.course(st)
+	if err := cmp.Or(b.ready(what, st, c), b.handle(what, r, c, in)); err != nil {
+		return err
 	}
-	a.Parts, g.Cooperative = parts, parts == sends|receives && g.Blocks > 1
-	return b.queue(r.course, st, doorbell.Launch(st, k, g, a))
+	if err := b.launch(st, k, r, receives); err != nil {
+		return err
+	}
+	c.started--
+	r.state = next
+	return nil
+}
+
+// begun notes that an operation was: it is in one state if it is yet to be finished, and else in the other.
+func (r *Received) begun(parts int32, started, finished state) {
+	if r.state = finished; parts&receives == 0 {
+		r.state = started
+		r.course.started++
+	}
+}
+
+// launch queues parts of an operation: in one launch if its blocks are resident, since they wait for one another then. If that is
+// refused, by the grid say, nothing was begun and the call may be made again. Not where half of it was queued: the other ranks
+// wait in vain then, as they do for a graph that has not recorded it.
+func (b *Buffer) launch(st *doorbell.Stream, k gpu.Kernel[LL], r *Received, parts int32) error {
+	g, a, c := b.grid, b.args(r), r.course
+	whole := parts == sends|receives
+	if whole && g.Blocks > 1 && !g.Cooperative {
+		err := b.launch(st, k, r, sends)
+		if err == nil {
+			err = b.launch(st, k, r, receives)
+			c.broken = err
+		}
+		return err
+	}
+	a.Parts, g.Cooperative = parts, whole && g.Blocks > 1
+	err := doorbell.Launch(st, k, g, a)
+	if err == nil && c.graph == nil {
+		b.stream = st
+	}
+	if err != nil && c.graph != nil {
+		c.broken = err
+	}
+	return err
 }
 
 // args is the kernels' arguments for a dispatch and its combine.

@@ -67,17 +67,6 @@ func (b *Buffer) replayed(c *course, on *doorbell.Stream) {
 	}
 }
 
-// queue notes the outcome of launches. If one was not taken, the other ranks wait in vain.
-func (b *Buffer) queue(c *course, st *doorbell.Stream, launched error) error {
-	if c.graph == nil {
-		b.stream = st
-	}
-	if launched != nil {
-		c.broken = launched
-	}
-	return c.broken
-}
-
 // ready refuses a buffer that is closed or broken, and a second stream beside one that may not be done.
 func (b *Buffer) ready(what string, st *doorbell.Stream, c *course) error {
 	switch {
