@@ -126,7 +126,7 @@ func TestLocalMemory(t *testing.T) {
 	if _, err := dev.CooperativeBlocks(deep.Code(), 1); err != nil { // loads it
 		t.Fatal(err)
 	}
-	if _, err := dev.CooperativeBlocks(kernelOf("Nothing", header("// of local memory\n.visible .entry Nothing()\n{ ret; }\n")).Code(), 1); err != nil {
+	if _, err := dev.CooperativeBlocks(kernelOf("Nothing", header(".visible .entry Nothing()\n{ ret; }\n")).Code(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if held, times := d.Count("stack"), d.Count("cuCtxSetLimit"); held != 5000 || times != 1 {

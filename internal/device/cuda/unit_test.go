@@ -10,11 +10,14 @@ import (
 	_ "github.com/doorbell-net/doorbell/internal/device/devicetest"
 )
 
+// packaged are the kernels of packages: tests make others.
+var packaged = gpu.Codes()
+
 // TestUnit: a kernel's module has the head and that kernel, the modules of all kernels have all there is, and what cannot be
 // taken apart stays whole.
 func TestUnit(t *testing.T) {
 	left := map[string]string{} // of each module: what no kernel has taken yet
-	for _, code := range gpu.Codes() {
+	for _, code := range packaged {
 		u := unit(code.PTX, code.Name)
 		if strings.Count(u, ".entry ") != 1 || !strings.Contains(u, ".entry "+code.Name+"(") || !strings.Contains(u, ".address_size 64") {
 			t.Fatalf("the module of %s alone:\n%.200s", code.Name, u)
