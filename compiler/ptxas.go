@@ -70,7 +70,7 @@ func FindAssembler(ctx context.Context) (*Assembler, error) {
 // where its source asks for that cubin and the GPU has instructions that others lack, of PTX with them.
 func (a *Assembler) Assemble(ctx context.Context, p *Package, arch int) (cubin []byte, all []Usage, err error) {
 	text := cmp.Or(p.newer[arch], p.PTX)
-	kept, err := once(func() ([]byte, error) { return a.run(ctx, text, arch) }, ptxasVersion, text, strconv.Itoa(arch))
+	kept, err := once(func() ([]byte, error) { return a.run(ctx, text, arch) }, keptFormat, ptxasVersion, text, strconv.Itoa(arch))
 	if err != nil {
 		return nil, nil, fmt.Errorf("gpuc: %s: ptxas for sm_%d: %w", p.Path, arch, err)
 	}
@@ -84,6 +84,9 @@ func (a *Assembler) Assemble(ctx context.Context, p *Package, arch int) (cubin [
 	}
 	return m.Cubin, all, nil
 }
+
+// keptFormat says what is kept of ptxas: another one where assembled, or what run asks of ptxas, is another.
+const keptFormat = "assembled 1"
 
 // assembled is what ptxas made of a text, as it is kept.
 type assembled struct {

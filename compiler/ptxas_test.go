@@ -4,7 +4,9 @@ package compiler
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -69,6 +71,44 @@ ptxas info    : Used 22 registers, used 1 barriers, 256 bytes smem
 	if got := usages(said, 90); !slices.Equal(got, want) {
 		t.Errorf("%+v (want %+v)", got, want)
 	}
+}
+
+// TestKeptFormat: who changes what is kept changes its name, or reads what another build kept.
+func TestKeptFormat(t *testing.T) {
+	text, err := json.Marshal(assembled{"said", []byte("cubin")})
+	if want := `{"Said":"said","Cubin":"Y3ViaW4="}`; err != nil || string(text) != want || keptFormat != "assembled 1" {
+		t.Errorf("%s keeps %s, %v (want %s of assembled 1)", keptFormat, text, err, want)
+	}
+}
+
+// FuzzUsages: whatever ptxas says, each kernel that it names is told of once, with what stands behind its name; what is read
+// and written again is read as it was.
+func FuzzUsages(f *testing.F) {
+	f.Add("ptxas info    : Compiling entry function 'One' for 'sm_90'\n    88 bytes stack frame, 84 bytes spill stores, 96 bytes spill loads\nptxas info    : Used 64 registers, used 0 barriers\n")
+	f.Add("Used 64 registers\nCompiling entry function '' for\nCompiling entry function 'A' Compiling entry function 'B'\nUsed 99999999999999999999 registers")
+	f.Add("ptxas error   : Entry function 'K' uses too much local data (0x90000 bytes, 0x80000 max)\n")
+	f.Fuzz(func(t *testing.T, said string) {
+		all, names := usages(said, 90), 0
+		for line := range strings.Lines(said) {
+			if entryLine.MatchString(line) {
+				names++
+			}
+		}
+		if len(all) != names {
+			t.Errorf("%d kernels of %d: %+v", len(all), names, all)
+		}
+		again := ""
+		for _, u := range all {
+			if u.Kernel == "" || u.Arch != 90 || min(u.Registers, u.Stack, u.SpillStores, u.SpillLoads) < 0 {
+				t.Errorf("%+v", u)
+			}
+			again += fmt.Sprintf("Compiling entry function '%s'\n%d bytes stack frame, %d bytes spill stores, %d bytes spill loads\nUsed %d registers\n",
+				u.Kernel, u.Stack, u.SpillStores, u.SpillLoads, u.Registers)
+		}
+		if !slices.Equal(usages(again, 90), all) {
+			t.Errorf("%+v reads as %+v", all, usages(again, 90))
+		}
+	})
 }
 
 // TestNoPtxas: what is missing is named, also where a ptxas of another version is there.
