@@ -336,8 +336,8 @@ func (dc *DevComm) Cause() error {
 	var r *abi.Record
 	if !dc.closed {
 		r = readRecord(gpu.PtrTo(&dc.abi.Notes.Raw().Cause))
-		// What the host saw tells more if it names an operation; else who waited does.
-		if h := dc.first().Cause(); h != nil && (r == nil || h.Op != 0) {
+		// What the host saw tells more if it names an operation; else who waited does, unless a kernel had given up by then.
+		if h := dc.first().Cause(); h != nil && (r == nil || h.Op != 0 || gin.Status(r.Status) == gin.Aborted) {
 			r = h
 		}
 	}

@@ -95,6 +95,16 @@ func lostOf(c *doorbell.Comm, ranks []int) (out []int) {
 	return out
 }
 
+// causeOf is what the device communicator knows of a failure. That other waits were given up for it is no cause.
+func causeOf(dc *doorbell.DevComm, s gin.Status) error {
+	err := dc.Cause()
+	var c *doorbell.Cause
+	if s != gin.Aborted && errors.As(err, &c) && c.Status == gin.Aborted {
+		return nil
+	}
+	return err
+}
+
 func (b *Buffer) explain(r *Result) error {
 	e := &Error{Rank: b.comm.Rank(), Peer: int(r.Rank), Status: r.Status}
 	op := fmt.Sprintf("dispatch %d", r.Op)
@@ -117,7 +127,7 @@ func (b *Buffer) explain(r *Result) error {
 		e.Text = fmt.Sprintf("row %d of rank %d for expert %d has a header that does not fit: the ranks are not at the same call, or bytes are wrong (%s)", r.A, r.Rank, r.B, op)
 	}
 	if r.Status != gin.Invalid {
-		e.Cause, e.Lost = b.dc.Cause(), lostOf(b.comm, b.ranks)
+		e.Cause, e.Lost = causeOf(b.dc, r.Status), lostOf(b.comm, b.ranks)
 	}
 	return e
 }

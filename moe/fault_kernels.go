@@ -47,11 +47,12 @@ func (f *Faults) refuse(op uint64, what uint32, rank int32, x, y int64) {
 	f.tell(0, Result{Status: gin.Invalid, What: what, Rank: rank, A: x, B: y, Op: op})
 }
 
-// fail tells why this rank's operations can't be right any more, and ends them: waits look once, and nothing is sent that
-// would tell a peer that all came before it.
-func (f *Faults) fail(op uint64, s gin.Status, what uint32, rank int32, x, y int64) {
+// fail tells why this rank's operations can't be right any more, and ends them as doorbell.Comm.Abort does: what other blocks
+// wait for may never come, since nothing is sent that would tell a peer that all came before it.
+func (f *Faults) fail(dc *gin.DevComm, op uint64, s gin.Status, what uint32, rank int32, x, y int64) {
 	gpu.Store(f.Failed, 1, gpu.Relaxed, gpu.ScopeGPU)
 	f.tell(1, Result{Status: s, What: what, Rank: rank, A: x, B: y, Op: op})
+	gpu.Store(gpu.PtrTo(&dc.Control.Raw().Ended), uint32(gin.Aborted), gpu.Relaxed, gpu.ScopeSys)
 }
 
 func (f *Faults) tell(i int, r Result) {

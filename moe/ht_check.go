@@ -69,7 +69,7 @@ func (h *HTBuffer) explain(r *Result) error {
 	}
 	e.Text += fmt.Sprintf(" (dispatch %d)", r.Op)
 	if r.Status != gin.Invalid {
-		e.Cause, e.Lost = h.dc.Cause(), lostOf(h.comm, h.ranks)
+		e.Cause, e.Lost = causeOf(h.dc, r.Status), lostOf(h.comm, h.ranks)
 	}
 	return e
 }

@@ -60,38 +60,19 @@ func (a *HT) giveBack(t gpu.Thread, channel int32) {
 		w := a.way(channel, (a.node()+i)%a.nodes(), a.Answer)
 		a.expect(t, &w, a.routed(&w))
 	}
-	waited := uint64(0)
-	for {
-		full, moved := int32(-1), false
-		for i := int32(1); i < a.nodes(); i++ {
-			w := a.way(channel, (a.node()+i)%a.nodes(), a.Answer)
-			left := a.count(&w).Left
-			if left == 0 {
-				continue
-			}
-			n := min(a.room(t, &w), left, uint64(a.Chunk))
-			for range n {
-				a.answer(t, &w)
-			}
-			a.put(t, &w)
-			if n < left {
-				full = w.node
-			}
-			moved = moved || n > 0
-		}
-		if full < 0 {
-			break
-		}
-		if moved {
-			waited = 0
-			continue
-		}
-		w := a.way(channel, full, a.Answer)
-		if !a.glance(t, &w, a.head(channel, full), a.count(&w).Staged+1-uint64(a.Ring), &waited) {
-			return
-		}
+	if a.serve(t, channel, givesBack) {
+		a.drain(t, channel, a.Answer)
 	}
-	a.drain(t, channel, a.Answer)
+}
+
+// answerSome gives back over a way what there is room for, of so many answers that are left.
+func (a *HT) answerSome(t gpu.Thread, w *way, left uint64) (n uint64) {
+	n = min(a.room(t, w), left, uint64(a.Chunk))
+	for range n {
+		a.answer(t, w)
+	}
+	a.put(t, w)
+	return n
 }
 
 // answer stages the sum of what this node made of a message.

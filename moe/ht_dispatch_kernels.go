@@ -169,47 +169,28 @@ func (a *HT) forward(t gpu.Thread, channel int32) {
 			a.signalNode(t, a.arrived(a.peer(w.node)))
 		}
 	}
-	waited := uint64(0)
-	for {
-		left, moved := int32(-1), false
-		for i := int32(1); i < a.nodes(); i++ {
-			w := a.way(channel, (a.node()+i)%a.nodes(), a.Msg)
-			more := a.count(&w).Left
-			if more == 0 {
-				continue
-			}
-			come := a.come(t, &w)
-			if come > more || come > uint64(a.Ring) {
-				if t.Lane() == 0 {
-					a.fail(gin.RemoteError, FaultMessages, a.peer(w.node), int64(come), int64(more))
-				}
-				return
-			}
-			for range come {
-				if !a.pass(t, &w) {
-					return
-				}
-			}
-			if come == more {
-				a.free(t, &w)
-				a.signalNode(t, a.arrived(a.peer(w.node)))
-			} else {
-				left = w.node
-			}
-			moved = moved || come > 0
+	a.serve(t, channel, passesOn)
+}
+
+// passCome passes on what has come of a way, of so many messages that are to.
+func (a *HT) passCome(t gpu.Thread, w *way, left uint64) (n uint64, good bool) {
+	n = a.come(t, w)
+	if n > left || n > uint64(a.Ring) {
+		if t.Lane() == 0 {
+			a.fail(gin.RemoteError, FaultMessages, a.peer(w.node), int64(n), int64(left))
 		}
-		if left < 0 {
-			return
-		}
-		if moved {
-			waited = 0
-			continue
-		}
-		w := a.way(channel, left, a.Msg)
-		if !a.glance(t, &w, a.tail(channel, left), a.count(&w).Taken+1, &waited) {
-			return
+		return n, false
+	}
+	for range n {
+		if !a.pass(t, w) {
+			return n, false
 		}
 	}
+	if n == left {
+		a.free(t, w)
+		a.signalNode(t, a.arrived(a.peer(w.node)))
+	}
+	return n, true
 }
 
 // routed is how many messages of this layout come from a node over a channel; route is the rows that the one of which so

@@ -173,7 +173,7 @@ func (a *HT) pastCaches() bool {
 
 // fail is Faults', of the dispatch that HTTell has begun last.
 func (a *HT) fail(s gin.Status, what uint32, rank int32, x, y int64) {
-	a.Faults.fail(a.State.Raw().Dispatches-1, s, what, rank, x, y)
+	a.Faults.fail(&a.DC, a.State.Raw().Dispatches-1, s, what, rank, x, y)
 }
 
 // What lies where.
@@ -233,9 +233,6 @@ func (a *HT) signalNode(t gpu.Thread, id int32) {
 // await is awaitFrom of a rank, in context 0. A thread calls it.
 func (a *HT) await(t gpu.Thread, id int32, least uint64, rank int32) bool {
 	c := gin.Open(&a.DC, 0)
-	if a.Faults.failed() {
-		c.SetTimeout(0)
-	}
 	since := a.Meter.clock(t)
 	s := awaitFrom(t, &a.DC, &c, id, least, a.here(rank))
 	a.Meter.waited(t, rank, since)

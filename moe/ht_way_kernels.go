@@ -90,9 +90,6 @@ func (a *HT) awaitTail(t gpu.Thread, w *way, least uint64) bool {
 }
 
 func (a *HT) awaitWay(t gpu.Thread, w *way, id int32, least uint64) bool {
-	if a.Faults.failed() {
-		w.c.SetTimeout(0)
-	}
 	peer, since := a.peer(w.node), a.Meter.clock(t)
 	s := w.c.WaitSignal(gin.ByWarp(t), id, least, 64, gin.FromTeam(gin.World(&a.DC)))
 	a.Meter.waited(t, peer, since)
@@ -100,6 +97,62 @@ func (a *HT) awaitWay(t gpu.Thread, w *way, id int32, least uint64) bool {
 		a.fail(s, FaultWait, peer, 0, 0)
 	}
 	return s == gin.OK
+}
+
+// What the second warp of a channel does.
+const (
+	passesOn  = iota // what comes from other nodes, to this one's ranks
+	givesBack        // what this node made of that
+)
+
+// serve does it for all other nodes, as far as each lets it, until none is left. It waits for no one node: when none lets it go on
+// it looks at one of them for a moment, and then at all again. False: it failed.
+func (a *HT) serve(t gpu.Thread, channel int32, what int) bool {
+	bytes, waited := a.Msg, uint64(0)
+	if what == givesBack {
+		bytes = a.Answer
+	}
+	for {
+		behind, moved := int32(-1), false
+		for i := int32(1); i < a.nodes(); i++ {
+			w := a.way(channel, (a.node()+i)%a.nodes(), bytes)
+			left := a.count(&w).Left
+			if left == 0 {
+				continue
+			}
+			n, good := uint64(0), true
+			if what == givesBack {
+				n = a.answerSome(t, &w, left)
+			} else {
+				n, good = a.passCome(t, &w, left)
+			}
+			if !good {
+				return false
+			}
+			if n < left {
+				behind = w.node
+			}
+			moved = moved || n > 0
+		}
+		if behind < 0 {
+			return true
+		}
+		if moved {
+			waited = 0
+			continue
+		}
+		w := a.way(channel, behind, bytes)
+		var id int32
+		var least uint64
+		if n := a.count(&w); what == givesBack { // the other count is the other warp's
+			id, least = a.head(channel, behind), n.Staged+1-uint64(a.Ring)
+		} else {
+			id, least = a.tail(channel, behind), n.Taken+1
+		}
+		if !a.glance(t, &w, id, least, &waited) {
+			return false
+		}
+	}
 }
 
 // look is how long a warp that serves several nodes looks at one of them before it looks at all again, ns.

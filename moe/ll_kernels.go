@@ -297,7 +297,7 @@ func (a *LL) pastCaches(messages int32, bytes uint64) bool {
 // refuse and fail are Faults'.
 func (a *llOp) refuse(what uint32, x, y int64) { a.Faults.refuse(a.now.Op, what, a.DC.Rank, x, y) }
 func (a *llOp) fail(s gin.Status, what uint32, rank int32, x, y int64) {
-	a.Faults.fail(a.now.Op, s, what, rank, x, y)
+	a.Faults.fail(&a.DC, a.now.Op, s, what, rank, x, y)
 }
 
 // sent says whether a put or signal to a rank, for one of its experts, was taken, and fails if it was not.

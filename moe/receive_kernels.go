@@ -182,9 +182,6 @@ func (a *llOp) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
 		since := a.Meter.clock(t)
 		now, s := a.raised(&c, id, src), gin.OK
 		if now == from { // a look may cross PCIe: what is there already takes one
-			if a.Faults.failed() {
-				c.SetTimeout(0)
-			}
 			if s = a.awaitRaised(t, &c, id, src, from+1); s == gin.OK {
 				now = a.raised(&c, id, src)
 			}

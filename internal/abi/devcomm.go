@@ -167,7 +167,7 @@ const (
 
 // Control is how the host speaks to all threads of a communicator, and they among themselves.
 type Control struct {
-	Ended    uint32 // Aborted or Revoked once the communicator ended; written by the host
+	Ended    uint32 // Aborted or Revoked once the communicator ended; written by the host, or by a kernel that gives it up
 	Injected uint32 // Inject happened; written by a device thread, in tests only
 	Cause    uint32 // 1 once a device thread writes Notes.Cause: the first does
 	Waiter   uint32 // 1 while Notes.Waiter is written or unread; the host puts it back to 0

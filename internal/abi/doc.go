@@ -18,7 +18,8 @@
 //	signal, LSA           LSA peers (atomics)             device threads  shared segment
 //	LSA barrier inbox     one LSA peer a word             device threads  shared segment
 //	signal offset, shadow owner's device threads          -               device memory
-//	status, lost, ended   host                            device threads  device memory
+//	status, lost          host                            device threads  device memory
+//	ended                 host, device threads            device threads  device memory
 //	Record                first failing thread or host    host            host memory
 //	asleep                progress owner                  device threads  host memory
 //	WQE, record, bell     device threads                  NIC             host memory
