@@ -101,8 +101,9 @@ func opName(op uint8) string {
 func (o *Owner) fail(q *queue, s abi.Status, d *abi.Desc, cause error) {
 	q.drop(&o.tab)
 	err := &RemoteError{Rank: o.rank, Peer: int(q.peer), Context: int(q.ctx), Op: opName(d.Op), Window: d.DstWin, Offset: d.DstOff, Bytes: d.Size, Cause: cause}
-	q.setStatus(s)
+	// Before the status: who sees that asks for the cause.
 	q.dc.Note(abi.Record{Status: uint32(s), Op: uint32(d.Op), Peer: q.peer, Ctx: uint32(q.ctx), Window: d.DstWin, Offset: d.DstOff, ID: d.SigID})
+	q.setStatus(s)
 	o.Report(err)
 }
 
