@@ -291,11 +291,12 @@ func stop(err error) error {
 func (b *bench) row(bytes int64, lsa bool) report.Row {
 	r := report.Row{
 		Bytes: bytes, Ranks: b.c.Size(), Nodes: b.c.Nodes(), Net: b.info.Net, Backend: b.info.Backend, NIC: b.info.NIC, Device: b.info.Device,
-		Progress: b.info.Progress, Emulated: b.info.Emulated || !b.info.Network,
+		GPUs: b.info.GPUs, Progress: b.info.Progress,
 	}
 	if lsa {
 		r.Net, r.Backend, r.NIC = "lsa", "lsa", ""
 	}
+	r.Emulated = r.StandsIn(b.c.Hosts()) || r.NIC != "" && b.info.Emulated
 	return r
 }
 

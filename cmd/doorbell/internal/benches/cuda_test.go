@@ -69,8 +69,12 @@ func TestDirectBetweenGPUs(t *testing.T) {
 				t.Fatal(errors.Join(errs...))
 			}
 			within, between := d.Count("copies within"), d.Count("copies between")
-			if r, err := runOn(comms, "bw", cfg); err != nil || !r.Verified {
-				t.Errorf("%d GPUs: verified %v: %q %v", gpus, r.Verified, r.Error, err)
+			r, err := runOn(comms, "bw", cfg)
+			if err != nil || !r.Verified {
+				t.Fatalf("%d GPUs: verified %v: %q %v", gpus, r.Verified, r.Error, err)
+			}
+			if row := r.Rows[0]; row.GPUs != gpus || row.Emulated != (gpus == 1) {
+				t.Errorf("%d GPUs: the row says %d, emulated: %v", gpus, row.GPUs, row.Emulated)
 			}
 			within, between = d.Count("copies within")-within, d.Count("copies between")-between
 			if direct := between >= cfg.Iters; within != 0 || direct != (gpus == 2) {

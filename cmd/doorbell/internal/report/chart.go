@@ -153,14 +153,18 @@ func seriesName(r Result, x Row) string {
 		p = append(p, x.Label)
 	}
 	where := fmt.Sprintf("%d ranks", x.Ranks)
+	s := x.standIns(r.Host.Hosts)
 	if x.Nodes > 1 {
 		where += fmt.Sprintf(" on %d nodes", x.Nodes)
-		if r.Host.Hosts <= 1 {
-			where += " (emulated)"
-		}
+	}
+	if s.nodes {
+		where += " (emulated)"
+	}
+	if s.gpus {
+		where += fmt.Sprintf(" sharing %d GPU (emulated)", x.GPUs)
 	}
 	nic := x.NIC
-	if nic == softNIC {
+	if s.nic {
 		nic += " (emulated NIC)"
 	}
 	for _, s := range []string{x.Backend, nic, x.Net, x.Device, where} {

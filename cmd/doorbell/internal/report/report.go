@@ -32,7 +32,8 @@ type Row struct {
 	Device   string // soft or cuda
 	GPUs     int    // how many GPUs all ranks ran on together, 0 for none
 	Progress string // thread or assisted: the mode that was measured
-	// Emulated says that something stood in for hardware: no network between the ranks, virtual nodes, a software device or NIC.
+	// Emulated says that something stood in for hardware: a software device or NIC, virtual nodes, or a GPU for several. That there
+	// was no network between the ranks is said apart (Result.NoNetwork): where GPUs of one host store to each other there is none.
 	Emulated     bool
 	Iters        int64   // timed operations
 	MeanUS       float64 // mean, microseconds
@@ -53,6 +54,16 @@ type PerPut struct {
 	WQEBytes  float64 `json:"wqe_bytes"` // written into send queues
 	Stores    float64 `json:"stores"`    // of words that it reads: WQEs, doorbell records and registers
 }
+
+// standIns are what in a row stands for hardware that was not there.
+type standIns struct{ nodes, device, nic, gpus bool }
+
+func (r Row) standIns(hosts int) standIns {
+	return standIns{nodes: r.Nodes > 1 && hosts <= 1, device: r.Device == "soft", nic: r.NIC == softNIC, gpus: r.GPUs > 0 && r.GPUs < r.Ranks}
+}
+
+// StandsIn says whether anything in the row does, measured on so many hosts (Host.Hosts).
+func (r Row) StandsIn(hosts int) bool { return r.standIns(hosts) != standIns{} }
 
 func (r Row) perPut() PerPut {
 	if r.PerPut == nil {

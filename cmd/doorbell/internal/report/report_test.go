@@ -393,6 +393,34 @@ func TestPerPut(t *testing.T) {
 	}
 }
 
+// What stands in for hardware is called so in table and chart, and nothing else is: two GPUs of a host that reach each other's
+// memory are real, and use no network.
+func TestStandIns(t *testing.T) {
+	for _, c := range []struct {
+		row  Row
+		want string // in notes
+	}{
+		{Row{Device: "cuda", Net: "lsa", Ranks: 2, Nodes: 1, GPUs: 2}, ""},
+		{Row{Device: "cuda", Net: "dma", Ranks: 2, Nodes: 1, GPUs: 2}, ""},
+		{Row{Device: "cuda", Net: "ce", Ranks: 2, Nodes: 1, GPUs: 1}, "emulated GPUs"},
+		{Row{Device: "cuda", Net: "dma", Ranks: 2, Nodes: 2, GPUs: 2}, "emulated nodes"},
+		{Row{Device: "cuda", Net: "dma", NIC: softNIC, Ranks: 2, Nodes: 1, GPUs: 2}, "emulated NIC"},
+		{Row{Device: "soft", Net: "shm", Ranks: 2, Nodes: 1}, "emulated device"},
+	} {
+		r := Result{Host: Host{Hosts: 1}, Rows: []Row{c.row}}
+		notes, series := r.Notes(), seriesName(r, c.row)
+		if c.row.StandsIn(1) != (c.want != "") || !strings.Contains(strings.Join(notes, "\n"), "no network") {
+			t.Errorf("%+v: something stands in: %v; notes %q", c.row, c.row.StandsIn(1), notes)
+		}
+		if i := slices.IndexFunc(notes, func(n string) bool { return strings.HasPrefix(n, "emulated") }); (i < 0) != (c.want == "") || i >= 0 && !strings.HasPrefix(notes[i], c.want) {
+			t.Errorf("%+v: notes %q, want %q", c.row, notes, c.want)
+		}
+		if c.row.Device == "cuda" && strings.Contains(series, "emulated") != (c.want != "") {
+			t.Errorf("%+v: series %q", c.row, series)
+		}
+	}
+}
+
 // An emulated NIC is called so in table, JSON and chart, and nothing else is.
 func TestEmulatedNIC(t *testing.T) {
 	for _, c := range []struct {

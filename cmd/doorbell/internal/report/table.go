@@ -149,7 +149,8 @@ func yes(b bool) string {
 
 // Notes says, a sentence each, what in the rows stands for something that was not there.
 func (r Result) Notes() []string {
-	var quiet, tcp, nodes, soft, nic bool
+	var quiet, tcp bool
+	var some standIns
 	for _, x := range r.Rows {
 		switch {
 		case r.NoNetwork(x) && innermost(x.Net) == "tcp":
@@ -157,9 +158,8 @@ func (r Result) Notes() []string {
 		case r.NoNetwork(x):
 			quiet = true
 		}
-		nodes = nodes || (x.Nodes > 1 && r.Host.Hosts <= 1)
-		soft = soft || x.Device == "soft"
-		nic = nic || x.NIC == softNIC
+		s := x.standIns(r.Host.Hosts)
+		some = standIns{some.nodes || s.nodes, some.device || s.device, some.nic || s.nic, some.gpus || s.gpus}
 	}
 	var notes []string
 	if quiet {
@@ -168,14 +168,17 @@ func (r Result) Notes() []string {
 	if tcp {
 		notes = append(notes, "no network: the ranks share one host, that is one boot id; TCP went through its kernel and over no wire")
 	}
-	if nodes {
+	if some.nodes {
 		notes = append(notes, "emulated nodes: one host is cut into virtual nodes or namespaces")
 	}
-	if soft {
+	if some.device {
 		notes = append(notes, "emulated device: kernels ran as goroutines on CPU cores, not on a GPU")
 	}
-	if nic {
+	if some.nic {
 		notes = append(notes, "emulated NIC: a program read the work queues that kernels wrote; these are figures of no NIC, and none to compare with the proxy's")
+	}
+	if some.gpus {
+		notes = append(notes, "emulated GPUs: ranks share one, with its memory between them and its multiprocessors dealt out")
 	}
 	return notes
 }
