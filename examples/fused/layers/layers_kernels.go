@@ -122,10 +122,12 @@ func (a *Args) tile(rank, tile int32) gpu.Ptr[float32] {
 
 // sendAll sends a tile that this warp has just computed to all other ranks.
 func (a *Args) sendAll(t gpu.Thread, c *gin.Context, tile int32) {
-	// One release for the puts to all of them. It is of the whole warp's stores, so that each lane's come before it.
-	t.SyncWarp()
-	gpu.Fence(gpu.Release, gpu.ScopeSys)
-	c.SetReleased(gpu.ScopeSys)
+	t.SyncWarp() // what follows is of the whole warp's stores, so that each lane's come before it
+	if a.Stores == 0 || a.DC.LSASize < a.DC.Ranks {
+		// One release for the puts to all of them. Where there are none the signals release what was stored.
+		gpu.Fence(gpu.Release, gpu.ScopeSys)
+		c.SetReleased(gpu.ScopeSys)
+	}
 	for k := int32(1); k < a.DC.Ranks; k++ {
 		a.send(t, c, k, tile, 1)
 	}
