@@ -229,6 +229,48 @@ func TestHTSelectionsThatNameNoExpert(t *testing.T) {
 	}
 }
 
+// What a stream refuses begins nothing, and may be asked for again on another; a graph that lacks it is not replayed.
+func TestHTRefusedLaunch(t *testing.T) {
+	w := newHT(t, 2, doorbell.Options{}, moe.HTOptions{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4})
+	defer w.close()
+	s, err := htSolve(small(t, 7, 4), 2, moe.BF16, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = each(2, func(r int) error {
+		h, c := w.bufs[r], w.comms[r]
+		st, over := c.Stream(), c.Stream()
+		defer st.Close()
+		x, err := w.step(s, r, st)
+		if err = errors.Join(err, over.Close(), x.dispatch()); err != nil {
+			return err
+		}
+		_, bad := h.Dispatch(over, x.in)
+		for _, err := range []error{bad, h.DispatchAgain(over, x.got, x.in.X), h.Combine(over, x.got, x.out)} {
+			wantError(t, err, fmt.Sprintf("rank %d", r), "kernel HT", "closed")
+		}
+		if err := errors.Join(x.combine(), x.dispatch(), x.combine(), h.Wait(t.Context(), st)); err != nil {
+			return err
+		}
+		var on *doorbell.Stream
+		var got *moe.HTReceived
+		g, err := c.Graph(func(st *doorbell.Stream) (err error) {
+			on = st
+			got, err = h.Dispatch(st, x.in)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		wantError(t, h.DispatchAgain(on, got, x.in.X), "kernel HTTell")
+		wantError(t, st.Replay(g), "an operation was not recorded", "HTTell")
+		return g.Close()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // A layout is of its buffer, and is there until as many others were made. It may be used any number of times till then.
 func TestHTLayoutMisuse(t *testing.T) {
 	o := moe.HTOptions{MaxTokens: 4, Hidden: 16, TopK: 2, Experts: 4, Layouts: 2}

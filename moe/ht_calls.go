@@ -4,7 +4,6 @@ package moe
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 
 	"github.com/doorbell-net/doorbell"
@@ -21,10 +20,14 @@ func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) 
 		return nil, err
 	}
 	r := &HTReceived{h: h, tokens: x, op: h.dispatches, life: h.life}
+	a := h.args(r)
+	if err := h.queue(st, launchHT(HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.tells(a), h.moves(a)); err != nil {
+		return nil, err
+	}
 	h.dispatches++
 	h.keep(st, r)
-	a := h.args(r)
-	return r, h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.move(st, r, a))
+	h.moved(st, r)
+	return r, nil
 }
 
 // DispatchAgain sends other rows of the same tokens to the same places: what was chosen and weighed is not looked at
@@ -34,21 +37,29 @@ func (h *HTBuffer) DispatchAgain(st *doorbell.Stream, r *HTReceived, x gpu.Ptr[b
 	if err := h.usable(what, st, r, "rows", x); err != nil {
 		return err
 	}
-	r.tokens.X = x
 	a := h.args(r)
-	a.Again = 1
-	return h.queue(st, h.move(st, r, a))
+	a.X, a.Again = x, 1
+	if err := h.queue(st, h.tells(a), h.moves(a)); err != nil {
+		return err
+	}
+	r.tokens.X = x
+	h.moved(st, r)
+	return nil
 }
 
-// move launches what brings rows to places that HTLayout has found or, again, that are known.
-func (h *HTBuffer) move(st *doorbell.Stream, r *HTReceived, a HT) error {
+// tells and moves are the launches that bring rows to places that HTLayout has found or, again, that are known.
+func (h *HTBuffer) tells(a HT) htLaunch {
+	return launchHT(HTTellKernel, doorbell.Grid{Blocks: 1, Warps: h.warps()}, a)
+}
+func (h *HTBuffer) moves(a HT) htLaunch { return launchHT(HTDispatchKernel, h.opt.sendGrid(&h.lay), a) }
+
+// moved notes whose rows have come last.
+func (h *HTBuffer) moved(st *doorbell.Stream, r *HTReceived) {
 	if t := h.record(st); t != nil {
 		t.newest = r
 	} else {
 		h.newest = r
 	}
-	return errors.Join(doorbell.Launch(st, HTTellKernel, doorbell.Grid{Blocks: 1, Warps: h.warps()}, a),
-		doorbell.Launch(st, HTDispatchKernel, h.opt.sendGrid(&h.lay), a))
 }
 
 // HTCombined is where a combine writes, and what it adds.
@@ -73,8 +84,7 @@ func (h *HTBuffer) Combine(st *doorbell.Stream, r *HTReceived, out HTCombined) e
 	}
 	a := h.args(r)
 	a.Y, a.YWeights, a.Bias = out.Y, out.Weights, out.Bias
-	return h.queue(st, doorbell.Launch(st, HTReadyKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a),
-		doorbell.Launch(st, HTCombineKernel, h.opt.grid(&h.lay), a))
+	return h.queue(st, launchHT(HTReadyKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a), launchHT(HTCombineKernel, h.opt.grid(&h.lay), a))
 }
 
 // warps is how many the kernels of one block run with: of a GPU as many as they may have.
@@ -85,20 +95,40 @@ func (h *HTBuffer) warps() int {
 	return min(h.comm.Size(), h.opt.Channels, 16)
 }
 
-// queue notes the outcome of launches. If one was not taken, the other ranks wait in vain.
-func (h *HTBuffer) queue(st *doorbell.Stream, launched ...error) error {
-	err := errors.Join(launched...)
-	if h.record(st) == nil {
-		h.stream, h.broken = st, err
-	}
-	return err
+// htLaunch queues a kernel.
+type htLaunch func(*doorbell.Stream) error
+
+func launchHT(k gpu.Kernel[HT], g doorbell.Grid, a HT) htLaunch {
+	return func(st *doorbell.Stream) error { return doorbell.Launch(st, k, g, a) }
 }
 
-// htTape is the layouts that a graph makes, and whose rows it brings last.
+// queue launches an operation's kernels. Where the first is refused nothing was begun, and the call may be made again. Not where a
+// later one is: the other ranks wait in vain then, as they do for a graph that has not recorded all.
+func (h *HTBuffer) queue(st *doorbell.Stream, launches ...htLaunch) error {
+	t := h.record(st)
+	for i, launch := range launches {
+		err := launch(st)
+		switch {
+		case err != nil && t != nil:
+			t.broken = err
+		case err != nil && i > 0:
+			h.broken = err
+		case err == nil && t == nil:
+			h.stream = st
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// htTape is the layouts that a graph makes, whose rows it brings last, and why it is of no use.
 type htTape struct {
 	graph   *doorbell.Graph
 	layouts []*HTReceived
 	newest  *HTReceived
+	broken  error
 }
 
 // record is the tape of a stream that records, nil for one that queues.
@@ -109,7 +139,7 @@ func (h *HTBuffer) record(st *doorbell.Stream) *htTape {
 	}
 	if h.tape == nil || h.tape.graph != g {
 		t, life := &htTape{graph: g}, h.life
-		g.AtReplay(func(on *doorbell.Stream) error { return h.mayReplay(life, on) }, func(on *doorbell.Stream) {
+		g.AtReplay(func(on *doorbell.Stream) error { return h.mayReplay(t, life, on) }, func(on *doorbell.Stream) {
 			h.stream = on
 			for _, r := range t.layouts {
 				h.layouts[r.slot()] = r
@@ -121,14 +151,17 @@ func (h *HTBuffer) record(st *doorbell.Stream) *htTape {
 	return h.tape
 }
 
-// mayReplay refuses what was recorded before a recovery.
-func (h *HTBuffer) mayReplay(life int, on *doorbell.Stream) error {
+// mayReplay refuses what was recorded before a recovery, or in part.
+func (h *HTBuffer) mayReplay(t *htTape, life int, on *doorbell.Stream) error {
 	const what = "replay"
 	if err := h.ready(what, on); err != nil {
 		return err
 	}
 	if life != h.life {
 		return h.refuse(what, "the graph was recorded before the buffer was recovered")
+	}
+	if t.broken != nil {
+		return fmt.Errorf("rank %d: %s: an operation was not recorded: %w", h.comm.Rank(), what, t.broken)
 	}
 	return nil
 }

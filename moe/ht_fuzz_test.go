@@ -109,7 +109,7 @@ func garble(c *doorbell.Comm, h *HTBuffer, layout, message []byte) error {
 		h.keep(st, r)
 		a := h.args(r)
 		a.DC.Timeout = uint64(50 * time.Millisecond) // of these kernels alone: what never comes is waited for so long
-		return errors.Join(h.queue(st, doorbell.Launch(st, HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.move(st, r, a)), h.Wait(context.Background(), st))
+		return errors.Join(h.queue(st, launchHT(HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.tells(a), h.moves(a)), h.Wait(context.Background(), st))
 	}
 	put := func(b []byte, most int) (gpu.Ptr[byte], int, error) {
 		m, err := c.Alloc(64)
