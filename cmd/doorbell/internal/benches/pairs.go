@@ -196,10 +196,10 @@ func (b *bench) rounds(size int64, receives bool, try func(iters int) (uint64, e
 	return b.checkSignals(b.base)
 }
 
-// Bandwidth's sizes: an iteration has up to maxBatch puts and about batchBytes; a cold run goes over coldSpan.
+// Bandwidth's sizes: an iteration has up to maxBatch puts and about batchBytes, of 4 MiB sixteen; a cold run goes over coldSpan.
 const (
 	maxBatch   = 64
-	batchBytes = 16 << 20
+	batchBytes = 64 << 20
 	coldSpan   = 256 << 20
 	coldFrom   = 4 << 20
 )
@@ -238,9 +238,6 @@ func (b *bench) bandwidthSize(size int64, cold bool) error {
 		return a, err
 	}
 	batch := int(min(max(batchBytes/max(size, 1), 1), maxBatch))
-	if cold {
-		batch = 1
-	}
 	advance := func(iters, batch int) {
 		if sender {
 			b.base += uint64(iters)
@@ -260,7 +257,7 @@ func (b *bench) bandwidthSize(size int64, cold bool) error {
 	}
 	var err error
 	if cold {
-		timed, err = b.coldRounds(size, func(iters int) (kernels.Result, error) { return runs(iters, batch) })
+		timed, err = b.coldRounds(size, func(puts int) (kernels.Result, error) { return runs((puts+batch-1)/batch, batch) })
 	} else {
 		err = b.rounds(size, !sender, func(iters int) (uint64, error) {
 			n := batch
