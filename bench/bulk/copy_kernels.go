@@ -44,11 +44,11 @@ func BulkCopy(t gpu.Thread, a BulkCopyArgs) {
 		r.full[s].Init(t, 1)
 	}
 	first, step := uint64(t.Block())*StageBytes, uint64(t.Blocks())*StageBytes
-	for k := range Stages {
+	for k := range uint32(Stages) {
 		a.in(t, r, k, first+uint64(k)*step)
 	}
 	to := gin.LSAPointer(a.Recv, a.Peer, 0)
-	stage, parity := 0, uint32(0)
+	stage, last, parity := uint32(0), uint32(0), uint32(0) // counted, in 32 bits: a remainder takes a GPU as long as the rest of a turn
 	for off := first; off < a.Bytes; off += step {
 		if !a.filled(t, &r.full[stage], parity) {
 			gpu.AtomicAdd(a.Failed, 1, gpu.Relaxed, gpu.ScopeGPU)
@@ -57,10 +57,11 @@ func BulkCopy(t gpu.Thread, a BulkCopyArgs) {
 		// The copy before has had the time of that wait to read its piece: the stage is filled anew.
 		if off != first {
 			gpu.WaitBulkRead()
-			a.in(t, r, (stage+Stages-1)%Stages, off+(Stages-1)*step)
+			a.in(t, r, last, off+(Stages-1)*step)
 		}
 		gpu.CopyBulkOut(t, to.Byte(off), gpu.PtrTo(&r.bytes[stage][0]), a.piece(off))
 		gpu.CommitBulk()
+		last = stage
 		if stage++; stage == Stages {
 			stage, parity = 0, parity^1
 		}
@@ -69,7 +70,7 @@ func BulkCopy(t gpu.Thread, a BulkCopyArgs) {
 }
 
 // in fetches the piece at off, if there is one.
-func (a *BulkCopyArgs) in(t gpu.Thread, r *room, stage int, off uint64) {
+func (a *BulkCopyArgs) in(t gpu.Thread, r *room, stage uint32, off uint64) {
 	if off < a.Bytes {
 		n := a.piece(off)
 		r.full[stage].ArriveExpect(t, n)

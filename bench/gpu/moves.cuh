@@ -87,19 +87,20 @@ __device__ __forceinline__ bool bulk(const pieces &p, room &r) {
     asm volatile("mbarrier.init.shared.b64 [%0], 1; fence.proxy.async.shared::cta;" ::"r"(in_shared(&r.full[s])) : "memory");
   uint64_t first = uint64_t(blockIdx.x) * stage_bytes, step = uint64_t(gridDim.x) * stage_bytes;
   for (int k = 0; k < stages; k++) fetch(p, r, k, first + k * step);
-  int stage = 0;
+  int stage = 0, last = 0;  // of the copy before
   uint32_t parity = 0;
   for (uint64_t off = first; off < p.bytes; off += step) {
     if (!filled(p, &r.full[stage], parity)) return false;
     // The copy before has had the time of that wait to read its piece: the stage is filled anew.
     if (off != first) {
       asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-      fetch(p, r, (stage + stages - 1) % stages, off + (stages - 1) * step);
+      fetch(p, r, last, off + (stages - 1) * step);
     }
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(p.dst + off)),
                  "r"(in_shared(r.bytes[stage])), "r"(piece(p, off))
                  : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    last = stage;
     if (++stage == stages) stage = 0, parity ^= 1;
   }
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
