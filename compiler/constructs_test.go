@@ -27,7 +27,7 @@ func TestConstructs(t *testing.T) {
 		{"Vector", 0, []string{`ld\.global\.v4\.u32`, `st\.global\.v4\.u32`, `ld\.global\.nc\.v4\.u32`}, nil},
 		{"Threads", 0, []string{`%tid\.x`, `%ntid\.x`, `%ctaid\.x`, `%nctaid\.x`, `bar\.warp\.sync 0xffffffff`, `bar\.sync 0`,
 			`shfl\.sync\.bfly\.b32`, `shfl\.sync\.idx\.b32`, `vote\.sync\.ballot\.b32`}, []string{`%laneid`}},
-		{"Waits", 0, []string{`%globaltimer`, `nanosleep\.u32`, `min\.u32`}, []string{`st\.global`, `99`}},
+		{"Waits", 0, []string{`%globaltimer`, `nanosleep\.u32`, `min\.u32`, `min\.u64`}, []string{`st\.global`, `99`}},
 		{"Shared", 0, []string{`\.shared \.align 16 \.b8 \w*[\w$]*block[\w$]*\[256\]|ld\.shared\.f32`, `st\.shared\.f32`, `ld\.shared\.f32`}, nil},
 		{"Locals", 0, nil, []string{`\.local`}},
 		{"Indexed", 32, []string{`\.local`}, nil},

@@ -200,7 +200,7 @@ func reached(seen, until uint64) bool { return int64(seen-until) >= 0 }
 
 func (c *Context) waitTicket(t gpu.Thread, r *Request) Status {
 	src := FromPeer(World(c.dc), r.world)
-	w := waiter{note: abi.Record{Op: abi.OpFlush, Peer: r.world, Ctx: uint32(r.context - 1), Wanted: r.until}}
+	w := waiter{far: true, note: abi.Record{Op: abi.OpFlush, Peer: r.world, Ctx: uint32(r.context - 1), Wanted: r.until}}
 	s := OK
 	for {
 		seen, failed := c.completed(t, r)

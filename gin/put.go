@@ -195,7 +195,7 @@ func (c *Context) reserveSlow(t gpu.Thread, i, world int32, d *abi.Desc, at gpu.
 	prod := at.Raw()
 	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
 	src := FromPeer(World(c.dc), world)
-	w := waiter{note: abi.Record{Op: abi.OpWaitCredit, Peer: world, Ctx: uint32(c.id), Window: d.DstWin, Offset: d.DstOff}}
+	w := waiter{far: true, note: abi.Record{Op: abi.OpWaitCredit, Peer: world, Ctx: uint32(c.id), Window: d.DstWin, Offset: d.DstOff}}
 	for {
 		ticket := gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
 		limit, s := c.free(t, i, world, ticket+n)

@@ -135,7 +135,7 @@ func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least, off uint64,
 const nearLooks = 64
 
 func (c *Context) waitLonger(t gpu.Thread, i int, op, id uint32, least, off uint64, bits int32, src Source) Status {
-	w := waiter{note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
+	w := waiter{far: true, note: abi.Record{Op: op, Peer: c.sourcePeer(src), ID: id, Ctx: uint32(c.id), Wanted: least}}
 	return c.waitPair(t, c.dc.Net.At(i), c.dc.LSA.At(i), off, &w, bits, src)
 }
 
@@ -156,7 +156,7 @@ func (c *Context) waitPair(t gpu.Thread, net, lsa gpu.Ptr[uint64], off uint64, w
 		}
 		w.note.Seen = seen
 		if w.polls++; w.polls&(c.dc.Looks-1) != 0 {
-			t.Relax(w.round)
+			w.rest(t)
 		} else {
 			s = c.pause(t, w, src)
 		}
@@ -204,7 +204,7 @@ func (c *Context) WaitCounter(co Coop, id int32, least uint64, bits int32, src S
 }
 
 func (c *Context) waitCounter(t gpu.Thread, id int32, least uint64, bits int32, src Source) Status {
-	w := waiter{note: abi.Record{Op: abi.OpWaitCounter, Peer: c.sourcePeer(src), ID: uint32(id), Ctx: uint32(c.id), Wanted: least}}
+	w := waiter{far: true, note: abi.Record{Op: abi.OpWaitCounter, Peer: c.sourcePeer(src), ID: uint32(id), Ctx: uint32(c.id), Wanted: least}}
 	s := OK
 	for {
 		seen := c.ReadCounter(id)

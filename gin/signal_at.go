@@ -26,7 +26,7 @@ func (c *Context) WaitSignalAt(co Coop, w SignalWindow, off, least uint64, bits 
 		seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - remembered
 		if s = OK; !rollingLE(least, seen, bits) {
 			begin(co.t)
-			n := waiter{note: abi.Record{Op: abi.OpWaitSignalAt, Peer: c.sourcePeer(src), Ctx: uint32(c.id), Window: w.ID, Offset: off, Wanted: least}}
+			n := waiter{far: true, note: abi.Record{Op: abi.OpWaitSignalAt, Peer: c.sourcePeer(src), Ctx: uint32(c.id), Window: w.ID, Offset: off, Wanted: least}}
 			s = c.waitPair(co.t, net, lsa, remembered, &n, bits, src)
 		}
 	}

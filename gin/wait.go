@@ -12,11 +12,13 @@ const noteAfter = 10e9
 
 // waiter is the state of one wait.
 type waiter struct {
-	start uint64
-	polls uint32
-	round int32
-	noted bool
-	note  abi.Record // what it waits for
+	start  uint64
+	polls  uint32
+	round  int32
+	far    bool // it looks at memory of the host
+	noted  bool
+	waited uint64     // ns, at the last pause
+	note   abi.Record // what it waits for
 }
 
 // step is called after each look that found nothing. OK: look again.
@@ -26,10 +28,20 @@ func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 		if w.polls == 1 && begin(t) {
 			w.polls-- // there may be more to move
 		}
-		t.Relax(w.round)
+		w.rest(t)
 		return OK
 	}
 	return c.pause(t, w, src)
+}
+
+// rest is between two looks. A GPU's at memory of the host cross PCIe, as the copies do that are waited for: hundreds of threads that
+// look all the time leave those a fifteenth of it. So who has waited looks the less often the longer that was.
+func (w *waiter) rest(t gpu.Thread) {
+	if w.far && w.round > 0 && gpu.WarpSize > 1 {
+		t.Idle(w.round, w.waited)
+	} else {
+		t.Relax(w.round)
+	}
 }
 
 // begin is called when the first look of a wait found nothing. On the software device the waiting thread may have to
@@ -44,6 +56,7 @@ func (c *Context) pause(t gpu.Thread, w *waiter, src Source) Status {
 		w.start = now
 	}
 	waited := now - w.start
+	w.waited = waited
 	if s := c.trouble(src, &w.note); s != OK {
 		w.note.Since = waited
 		leave(gpu.PtrTo(&c.dc.Control.Raw().Cause), gpu.PtrTo(&c.dc.Notes.Raw().Cause), &w.note, s)

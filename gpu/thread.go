@@ -56,8 +56,8 @@ func (t Thread) Clock() uint64 { return t.at.block.Env.Clock() }
 //
 // On the software device it first lets the owner of the communicators move data (the hook that the launch was given),
 // then gives way: to goroutines, from round 16 on to other processes, and after a millisecond it sleeps for a
-// millisecond at most. On a GPU it is a short sleep of the thread. It is true when it moved some data: what is waited for
-// may have come by that, or more of it may be to be moved.
+// millisecond at most. On a GPU the thread sleeps for up to a microsecond and a hundredth of waited, 66 us at most. It is
+// true when it moved some data: what is waited for may have come by that, or more of it may be to be moved.
 func (t Thread) Idle(round int32, waited uint64) bool { return t.at.block.Env.Idle(round, waited) }
 
 // Relax is what a loop that polls a word calls between two looks: it leaves the core's units to whoever shares them. On a

@@ -241,10 +241,14 @@ class context {
     uint64_t credit, ticket;
   };
   struct waiter {
-    uint64_t start;
+    uint64_t start, waited;  // ns; at the last pause
     uint32_t polls;
-    bool noted;
-    record note;  // what it waits for
+    bool far, noted;  // far: it looks at memory of the host
+    record note;      // what it waits for
+
+    // rest is between two looks. Those of a GPU at memory of the host cross PCIe, as the copies do that are waited for: hundreds of
+    // threads that look all the time leave those a fifteenth of it. So who has waited looks the less often the longer that was.
+    DOORBELL_DEVICE void rest() const;
   };
 
   friend class doorbell::lla2a;
@@ -272,7 +276,7 @@ class context {
   DOORBELL_DEVICE int32_t signal_word(int32_t i) const { return id * int32_t(dc.SignalStride) + i; }
   DOORBELL_DEVICE uint32_t trouble(source src, record &note) const;
   DOORBELL_DEVICE uint32_t pause(waiter &w, source src) const;
-  DOORBELL_DEVICE uint32_t step(waiter &w, source src) const { return ++w.polls & (dc.Looks - 1) ? uint32_t(ok) : pause(w, src); }
+  DOORBELL_DEVICE uint32_t step(waiter &w, source src) const;
   DOORBELL_DEVICE int32_t source_peer(source src) const;
   DOORBELL_DEVICE uint32_t wait_word(int32_t i, int32_t sig, uint64_t least, int32_t bits, source src);
   DOORBELL_DEVICE uint32_t wait_near(int32_t sig, uint64_t least, int32_t bits, source src) const;

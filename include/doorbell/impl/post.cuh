@@ -183,6 +183,7 @@ DOORBELL_DEVICE uint32_t context::reserve(int32_t q, int32_t world_rank, const d
     ticket = word::relaxed_gpu(&prod->Ticket);
   }
   waiter w = {};
+  w.far = true;
   w.note.Op = op_wait_credit, w.note.Peer = world_rank, w.note.Ctx = uint32_t(id), w.note.Window = d.DstWin, w.note.Offset = d.DstOff;
   for (;;) {
     ticket = word::relaxed_gpu(&prod->Ticket);

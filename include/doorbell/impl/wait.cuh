@@ -52,11 +52,22 @@ DOORBELL_DEVICE uint32_t context::trouble(source src, record &note) const {
   return ok;
 }
 
+DOORBELL_DEVICE void context::waiter::rest() const {
+  if (far && waited) word::rest(waited);
+}
+
+// step is called after each look that found nothing. ok: look again.
+DOORBELL_DEVICE uint32_t context::step(waiter &w, source src) const {
+  if ((++w.polls & (dc.Looks - 1)) == 0) return pause(w, src);
+  w.rest();
+  return ok;
+}
+
 // pause is called every dc.Looks looks: it looks for reasons to end the wait, and gives way. ok: look again.
 DOORBELL_DEVICE uint32_t context::pause(waiter &w, source src) const {
   uint64_t now = word::clock_ns();
   if (w.start == 0) w.start = now;
-  uint64_t waited = now - w.start;
+  uint64_t waited = w.waited = now - w.start;
   if (uint32_t s = trouble(src, w.note)) {
     w.note.Since = waited;
     word::leave(&dc.Control->Cause, &dc.Notes->Cause, w.note, s);
@@ -119,6 +130,7 @@ DOORBELL_DEVICE uint32_t context::wait_word(int32_t i, int32_t sig, uint64_t lea
     return ok;
   }
   waiter w = {};
+  w.far = true;
   w.note.Op = op_wait_signal, w.note.Peer = source_peer(src), w.note.ID = uint32_t(sig), w.note.Ctx = uint32_t(id), w.note.Wanted = least;
   return wait_pair(net, lsa, off, w, bits, src);
 }
@@ -136,7 +148,7 @@ DOORBELL_DEVICE uint32_t context::wait_pair(const uint64_t *net, const uint64_t 
     }
     if (s) return s;  // after one more look: it may have come before its sender was lost
     w.note.Seen = seen;
-    if ((++w.polls & (dc.Looks - 1)) == 0) s = pause(w, src);
+    s = step(w, src);
   }
 }
 
@@ -184,6 +196,7 @@ DOORBELL_DEVICE status context::wait_signal_at(coop co, const signal_window &sw,
     s = ok;
     if (!word::rolling_le(least, word::acquire_sys(at.net) + word::acquire_sys(at.lsa) - *at.offset, bits)) {
       waiter w = {};
+      w.far = true;
       w.note.Op = op_wait_signal_at, w.note.Peer = source_peer(src), w.note.Ctx = uint32_t(id), w.note.Window = sw.ID, w.note.Offset = off, w.note.Wanted = least;
       s = wait_pair(at.net, at.lsa, *at.offset, w, bits, src);
     }
@@ -241,6 +254,7 @@ DOORBELL_DEVICE status context::wait_counter(coop co, int32_t i, uint64_t least,
   uint32_t s = invalid;
   if (word::begins(co) && has_counter(i) && bits >= 1 && bits <= 64) {
     waiter w = {};
+    w.far = true;
     w.note.Op = op_wait_counter, w.note.Peer = source_peer(src), w.note.ID = uint32_t(i), w.note.Ctx = uint32_t(id), w.note.Wanted = least;
     for (s = ok;;) {
       uint64_t seen = read_counter(i);
@@ -282,6 +296,7 @@ DOORBELL_DEVICE bool context::complete(const request &r) const { return int64_t(
 
 DOORBELL_DEVICE uint32_t context::wait_ticket(const request &r) const {
   waiter w = {};
+  w.far = true;
   w.note.Op = op_flush, w.note.Peer = r.world, w.note.Ctx = uint32_t(r.context_plus1 - 1), w.note.Wanted = r.until;
   uint32_t s = ok;
   for (;;) {

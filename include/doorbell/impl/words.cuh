@@ -88,6 +88,8 @@ DOORBELL_DEVICE uint64_t clock_ns() {
 }
 
 DOORBELL_DEVICE void relax() { __nanosleep(20); }
+// rest is for a 128th of what was waited, 65 us at most.
+DOORBELL_DEVICE void rest(uint64_t waited) { __nanosleep(waited >> 7 < 65536 ? uint32_t(waited >> 7) : 65536); }
 DOORBELL_DEVICE void wake(uint32_t *) {}  // a store of a GPU wakes nobody
 
 DOORBELL_DEVICE uint64_t lane(coop co) { return co == by_thread ? 0 : co == by_warp ? threadIdx.x % 32 : threadIdx.x; }
@@ -184,6 +186,7 @@ inline uint64_t clock_ns() {
 #define DOORBELL_RELAX() sched_yield()
 #endif
 inline void relax() { DOORBELL_RELAX(); }
+inline void rest(uint64_t) {}
 
 // wake ends the sleep of the thread that moves the data.
 inline void wake(uint32_t *asleep) {
