@@ -21,14 +21,20 @@ type bed struct {
 	closed  bool
 }
 
-func (b *bed) end() {
+// giveBack gives back all but the device.
+func (b *bed) giveBack() {
 	for _, s := range b.streams {
 		b.must(s.Close())
 	}
 	for _, m := range b.memory {
 		b.must(m.Free())
 	}
+}
+
+// close closes the device, once.
+func (b *bed) close() {
 	if !b.closed {
+		b.closed = true
 		b.must(b.dev.Close())
 	}
 }

@@ -20,45 +20,56 @@ import (
 // Bound ends what a correct device never waits for.
 const Bound = 20 * time.Second
 
-// Run holds the device that open gives against each rule, as subtests. open is called for each of them; the suite
-// closes the device.
+// Run holds the device that open gives against each rule, as subtests. They share a device, since to open one takes a GPU a second:
+// each gives back what it took, and the last closes it, which fails when anything was left. Who fails closes it too: the next begins
+// with another.
 func Run(t *testing.T, open func(t testing.TB) device.Device) {
-	for _, c := range []struct {
-		name string
-		on   func(*bed)
-	}{
-		{"shapes", checkShapes},
-		{"refused", checkRefused},
-		{"cooperative", checkCooperative},
-		{"beside", checkBeside},
-		{"barrier", checkBarrier},
-		{"order", checkOrder},
-		{"events", checkEvents},
-		{"streams", checkStreams},
-		{"memory", checkMemory},
-		{"hostmemory", checkHostMemory},
-		{"readwrite", checkReadWrite},
-		{"copies", checkCopies},
-		{"graphs", checkGraphs},
-		{"import", checkImport},
-		{"outofmemory", checkOutOfMemory},
-		{"close", checkClose},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := &bed{TB: t, dev: open(t)}
-			t.Cleanup(b.end)
-			c.on(b)
+	var shared device.Device
+	dev := func() device.Device {
+		if shared == nil {
+			shared = open(t)
+		}
+		return shared
+	}
+	check := func(name string, on func(*bed)) {
+		t.Run(name, func(t *testing.T) {
+			b := &bed{TB: t, dev: dev()}
+			t.Cleanup(func() {
+				if b.giveBack(); t.Failed() {
+					b.close()
+				}
+				if b.closed {
+					shared = nil
+				}
+			})
+			on(b)
 		})
 	}
+	check("shapes", checkShapes)
+	check("refused", checkRefused)
+	check("cooperative", checkCooperative)
+	check("beside", checkBeside)
+	check("barrier", checkBarrier)
+	check("order", checkOrder)
+	check("events", checkEvents)
+	check("streams", checkStreams)
+	check("memory", checkMemory)
+	check("hostmemory", checkHostMemory)
+	check("readwrite", checkReadWrite)
+	check("copies", checkCopies)
+	check("graphs", checkGraphs)
+	check("import", checkImport)
+	check("outofmemory", checkOutOfMemory)
 	t.Run("failure", func(t *testing.T) {
-		d := open(t)
-		confined := d.Powers().Confined
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if !confined {
+		if !dev().Powers().Confined {
 			t.Skip("a failure ends more than a stream of this device: RunFailures is called for it")
 		}
 		RunFailures(t, open)
 	})
+	check("close", checkClose)
+	if shared != nil { // the last was not asked for
+		if err := shared.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -26,7 +26,7 @@ func RunFailures(t *testing.T, open func(t testing.TB) device.Device) {
 	for i, c := range failing {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			b := &bed{TB: t, dev: open(t)}
-			t.Cleanup(b.end)
+			t.Cleanup(func() { b.giveBack(); b.close() })
 			b.fail(c.grid, c.block, c.warp)
 		})
 	}
@@ -106,6 +106,5 @@ func checkClose(b *bed) {
 	for _, m := range b.memory {
 		b.must(m.Free())
 	}
-	b.must(b.dev.Close())
-	b.closed = true
+	b.close()
 }
