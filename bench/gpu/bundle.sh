@@ -23,7 +23,7 @@ for main in examples/*/main.go; do
 done
 CGO_ENABLED=1 go build -buildmode=c-shared -o "$dir/libdoorbell.so" ./plugins/libdoorbell
 mkdir -p "$dir/bench/gpu/peers" "$dir/peers"
-cp bench/gpu/*.cu bench/gpu/*.cuh "$dir/bench/gpu/"
+cp bench/gpu/*.cu bench/gpu/*.cuh bench/gpu/*.h "$dir/bench/gpu/"
 cp bench/gpu/peers/*.cu "$dir/bench/gpu/peers/"
 cp bench/gpu/peers/deepep.sh "$dir/peers/"
 if [ -n "${DEEPEP-}" ]; then
