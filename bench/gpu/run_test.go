@@ -56,7 +56,7 @@ func TestRunScript(t *testing.T) {
 	if err == nil || last != "failed: killed" {
 		t.Errorf("%v, and its last line is %q", err, last)
 	}
-	for _, want := range []string{"cuda.test -test.run ^TestGPU", "moe.test ", "HTGraph|", "rate --iters 2000 -n 2 --device cuda", "one \n", "nvcc -O3 -std=c++17 -arch=sm_ -ptx bench/gpu/gdaki.cu", "TestWQETwins", "alltoall timeout=10s", " -wqes ", " -moe ", " -rounds 2"} {
+	for _, want := range []string{"cuda.test -test.run ^TestGPU", "moe.test ", "HTGraph|", "rate --iters 2000 -n 2 --device cuda", "one \n", "nvcc -O3 -std=c++17 -arch=sm_ -ptx bench/gpu/gdaki.cu", "TestWQETwins", "alltoall timeout=10s", "calls timeout=10s net=staged+tcp", " -wqes ", " -moe ", " -rounds 2"} {
 		if !strings.Contains(calls, want) {
 			t.Errorf("no call of %q:\n%s", want, calls)
 		}
