@@ -144,7 +144,7 @@ func TestGDAKIFails(t *testing.T) {
 	for _, sharing := range []doorbell.Sharing{doorbell.SharedByAll, doorbell.OneThread} {
 		var log logText
 		each(t, local(t, 2, doorbell.Options{Backend: "gdaki", Log: slog.New(slog.NewTextHandler(&log, nil))}), func(r *rank) {
-			dc := r.devComm(doorbell.Needs{Contexts: 2, Signals: 2, Counters: 1, QueueDepth: 8, Sharing: sharing})
+			dc := r.devComm(doorbell.Needs{Contexts: 2, Signals: 2, Counters: 1, QueueDepth: 256, Sharing: sharing})
 			recv, revoked, send := r.window(24), r.window(24), r.window(24)
 			fill(send.Buffer().Bytes(), canary)
 			r.sync()
@@ -335,7 +335,7 @@ func TestGDAKIBells(t *testing.T) {
 func TestGDAKILanes(t *testing.T) {
 	for _, sharing := range []doorbell.Sharing{doorbell.SharedByAll, doorbell.OneBlock} {
 		each(t, local(t, 2, doorbell.Options{Backend: "gdaki"}), func(r *rank) {
-			const rounds, calls = 10, 4
+			const rounds, calls = 10, 5
 			dc := r.devComm(doorbell.Needs{Signals: 1, Counters: 1, QueueDepth: 256, Sharing: sharing})
 			send, recv, back := r.window(8*gpu.WarpSize), r.window(2*8*gpu.WarpSize), r.window(8*gpu.WarpSize)
 			r.sync()
@@ -349,6 +349,13 @@ func TestGDAKILanes(t *testing.T) {
 					ok(c.PutValue(lanes, world, to, recv.Device(), far, 1, 8, gin.StrongInc(0)), "value")
 					ok(c.Signal(lanes, world, to, gin.StrongInc(0)), "signal")
 					ok(c.Get(lanes, world, to, send.Device(), off, back.Device(), off, 8, gin.None()), "get")
+					at, want := far, gin.OK
+					if t.Lane()&2 != 0 {
+						at, want = 2*8*gpu.WarpSize, gin.Invalid // past the end
+					}
+					if s := c.PutValue(lanes, world, to, recv.Device(), at, 1, 8, gin.StrongInc(0)); s != want {
+						panic(fmt.Sprintf("a lane that writes to offset %d has %v, want %v", at, s, want))
+					}
 					wrong := c.PutValue(lanes, world, 2*t.Lane(), recv.Device(), far, 1, 8, gin.None())
 					if want := map[bool]gin.Status{true: gin.OK, false: gin.Invalid}[t.Lane() == 0]; wrong != want {
 						panic("a lane has another one's status")

@@ -99,6 +99,9 @@ func (a Action) SkipCredit() Action {
 	return a
 }
 
+// raises says whether there is a signal.
+func (a *Action) raises() bool { return a.flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 }
+
 // valid says whether what the action names is there, at a rank of the world.
 func (c *Context) valid(a *Action, world int32) bool {
 	if a.signal < 0 || a.signal > c.dc.Signals || a.counter < 0 || a.counter > c.dc.Counters || uint32(a.flags)&c.dc.Refused != 0 {

@@ -217,7 +217,7 @@ func (c *Context) announce(t gpu.Thread, team Team, peer, first int32, strong bo
 	if strong {
 		act = StrongInc(first + c.dc.Rank)
 	}
-	return c.signal(t, i, world, &act)
+	return c.signal(t, i, world, &act, &lot{})
 }
 
 // arrived waits until a word that one peer raises is at least want. Who waits for one peer waits for all that it waits

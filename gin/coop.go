@@ -16,9 +16,9 @@ type Coop struct {
 
 const (
 	coopThread = iota
+	coopLanes
 	coopWarp
 	coopBlock
-	coopLanes
 )
 
 // ByThread is the calling thread alone.
@@ -42,7 +42,7 @@ func (co Coop) Thread() gpu.Thread { return co.t }
 func (co Coop) begin() bool { return co.alone() || co.gather() }
 
 // alone says whether the calling thread issues what is its own.
-func (co Coop) alone() bool { return co.kind == coopThread || co.kind == coopLanes }
+func (co Coop) alone() bool { return co.kind <= coopLanes }
 
 func (co Coop) gather() bool {
 	if co.kind == coopWarp {

@@ -13,15 +13,15 @@ import (
 //
 // It returns when the get is queued, and waits for room as Put does. Invalid: as Put, and a signal.
 func (c *Context) Get(co Coop, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action) Status {
-	s := OK
+	s, mine := OK, c.takeLots(co, team, peer, true, bytes, &act)
 	if co.begin() {
-		s = c.get(co.t, team, peer, far, farOff, near, nearOff, bytes, c.held(co, act))
+		s = c.get(co.t, team, peer, far, farOff, near, nearOff, bytes, c.held(co, act), &mine)
 	}
-	c.ringLanes(co, team, peer, &act)
+	c.ringLanes(co, team, peer, &act, mine, s)
 	return co.end(s)
 }
 
-func (c *Context) get(t gpu.Thread, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action) Status {
+func (c *Context) get(t gpu.Thread, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action, mine *lot) Status {
 	i, world, ok := c.queue(team, peer)
 	if !ok || !c.valid(&act, world) || act.flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 || act.signal != 0 ||
 		far.Info.IsNil() || near.Info.IsNil() || !inBounds(nearOff, bytes, near.Size) {
@@ -38,7 +38,7 @@ func (c *Context) get(t gpu.Thread, team Team, peer int32, far Window, farOff ui
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
 	if c.onNIC() {
-		return c.postWQEs(t, i, world, &d, &act, far.Info, near.Info, &l)
+		return c.postWQEs(t, i, world, &d, &act, far.Info, near.Info, &l, mine)
 	}
 	return c.post(t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 }

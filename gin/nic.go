@@ -3,8 +3,6 @@
 package gin
 
 import (
-	"math/bits"
-
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/abi"
 	"github.com/doorbell-net/doorbell/netplugin/devnic/wqe"
@@ -21,95 +19,129 @@ import (
 
 // postWQEs is post for a NIC: dst and src are the windows at the peer's end and at this one. A put larger than the NIC's
 // messages goes as several, the action with the last; when it times out in between, some of its bytes were put.
-func (c *Context) postWQEs(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, dst, src gpu.Ptr[abi.WindowInfo], l *look) Status {
+func (c *Context) postWQEs(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, dst, src gpu.Ptr[abi.WindowInfo], l *look, mine *lot) Status {
 	if l.stuck|l.ended != 0 {
 		return l.why()
 	}
-	k := keys{}
-	if !dst.IsNil() {
-		k.far = abi.KeyOf(dst, c.dc.Ranks, world).Load()
+	c.bundled = c.bundled || act.flags&abi.FlagAggregate != 0
+	if moves := d.Op != abi.OpSignal; c.atOnce(moves, d.Size, act) {
+		ticket, ok := mine.ticket, mine.n > 0
+		if !ok {
+			ticket, ok = c.reserveNow(c.dc.Prod.At(int(i)), act.wqes(moves), l)
+		}
+		if ok {
+			c.send(t, i, world, d, moves, act, dst, src, ticket)
+			return OK
+		}
 	}
-	if !src.IsNil() {
-		k.near = abi.KeyOf(src, c.dc.Ranks, c.dc.Rank).Load()
+	ticket, s := c.tickets(t, i, world, d, act, dst, src)
+	if s == OK {
+		c.send(t, i, world, d, d.Size > 0, act, dst, src, ticket)
 	}
-	rest, whole := d.Size, *act
+	return s
+}
+
+// atOnce says whether an operation needs nothing but room in the queue: it is one message, which no companion counts. Such a one has a
+// way of its own, on which nothing changes that a compiler may work out before a loop of puts. moves: it is no signal. A put of no
+// bytes goes the other way, so that what is posted here is known to have some.
+func (c *Context) atOnce(moves bool, bytes uint64, act *Action) bool {
+	return (!moves || bytes-1 < uint64(c.dc.MaxMessage)) && act.counter == 0 && !act.skip
+}
+
+// tickets takes those of any operation, and has the companion count it. Of one that is larger than a message it posts all but the
+// last one, which d then says.
+func (c *Context) tickets(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, dst, src gpu.Ptr[abi.WindowInfo]) (uint64, Status) {
+	most, prod := uint64(c.dc.MaxMessage), c.dc.Prod.At(int(i))
 	for {
-		// One place for all pieces: what is posted is compiled once.
-		d.Size = min(rest, uint64(c.dc.MaxMessage))
-		piece := Action{flags: abi.FlagAggregate}
-		if rest -= d.Size; rest == 0 {
-			piece = whole
+		last := d.Size <= most
+		n, counts, second := uint64(1), false, uint64(0)
+		if last {
+			n, counts = act.wqes(d.Size > 0), act.counter > 0
 		}
-		if s := c.postMessage(t, i, world, d, &piece, k, l); s != OK || rest == 0 {
-			return s
+		if counts {
+			// Before the other: what is posted to peers waits for no companion, so a companion's room comes for sure.
+			var s Status
+			if second, s = c.reserveCount(t, i, world, d); s != OK {
+				return 0, s
+			}
 		}
-		d.DstOff, d.Src = d.DstOff+d.Size, d.Src+d.Size
-		whole.skip = false // the room that the caller knows of was for one message
-		*l = c.look(i)
+		l, ticket, s := c.look(i), uint64(0), OK
+		if act.skip {
+			ticket = c.reserveBlindly(prod, &l, n)
+			c.grant(prod, ticket+n)
+		} else {
+			ticket, s = c.reserve(t, i, world, d, prod, n, &l)
+		}
+		if counts {
+			c.count(i, second, act, ticket, s == OK)
+		}
+		if s != OK || last {
+			return ticket, s
+		}
+		rest := d.Size - most
+		d.Size, c.bundled = most, true
+		c.writeData(i, world, ticket, c.dc.QPs.At(int(i)).Load().Number, d, dst, src)
+		d.DstOff, d.Src, d.Size = d.DstOff+most, d.Src+most, rest
+		act.skip = false // the room that the caller knows of was for one message
 	}
 }
 
-// keys are those of an operation's windows, at the peer's end and at this one.
-type keys struct{ far, near uint32 }
+// wqes is how many WQEs a message and its action are; moves: the message has bytes.
+func (a *Action) wqes(moves bool) uint64 {
+	if a.raises() && moves {
+		return 2
+	}
+	return 1
+}
 
-// postMessage posts what one message of the NIC carries, and its action.
-func (c *Context) postMessage(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, k keys, l *look) Status {
-	raises := act.flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0
-	n := uint64(1)
-	if raises && d.Size > 0 {
-		n = 2
+// send writes the WQEs of one message and its action from number ticket on, and has the NIC told of them unless more is to follow.
+func (c *Context) send(t gpu.Thread, i, world int32, d *abi.Desc, moves bool, act *Action, dst, src gpu.Ptr[abi.WindowInfo], ticket uint64) {
+	number, last := c.dc.QPs.At(int(i)).Load().Number, uint64(0)
+	if moves {
+		last = c.writeData(i, world, ticket, number, d, dst, src)
+		ticket++
+	} else if !act.raises() {
+		var b wqe.Block
+		b.Nop(ticket, number)
+		last = c.write(i, ticket, &b)
+		ticket++
 	}
-	counts, second := act.counter > 0, uint64(0)
-	if counts {
-		// Before the other: what is posted to peers waits for no companion, so a companion's room comes for sure.
-		var s Status
-		if second, s = c.reserveCount(t, i, world, d); s != OK {
-			return s
-		}
-	}
-	prod, ticket, s := c.dc.Prod.At(int(i)), uint64(0), OK
-	if act.skip {
-		ticket = c.reserveBlindly(prod, l, n)
-		c.grant(prod, ticket+n)
-	} else {
-		ticket, s = c.reserve(t, i, world, d, prod, n, l)
-	}
-	qp := c.dc.QPs.At(int(i)).Load()
-	if counts {
-		c.count(i, second, act, ticket, qp.CQ, s == OK)
-	}
-	if s != OK {
-		return s
-	}
-	var b wqe.Block
-	bytes := uint32(d.Size)
-	switch {
-	case d.Size == 0 && raises:
-		c.raise(&b, ticket, qp.Number, world, act)
-	case d.Size == 0:
-		b.Nop(ticket, qp.Number)
-	case d.Op == abi.OpPutValue:
-		b.WriteValue(ticket, qp.Number, d.DstOff, k.far, d.Src, bytes)
-	case d.Op == abi.OpGet:
-		b.Read(ticket, qp.Number, d.DstOff, k.far, d.Src, k.near, bytes)
-	default:
-		b.Write(ticket, qp.Number, d.DstOff, k.far, d.Src, k.near, bytes)
-	}
-	c.write(i, ticket, &b)
-	if n == 2 {
-		c.raise(&b, ticket+1, qp.Number, world, act)
-		c.write(i, ticket+1, &b)
+	if act.raises() {
+		last = c.raise(i, ticket, number, world, act)
+		ticket++
 	}
 	if act.flags&abi.FlagAggregate != 0 {
-		c.bundled = true
-		return OK
+		return
 	}
-	c.pushBoth(t, i, 1)
-	return OK
+	if c.dc.Sharing == abi.ShareThread {
+		c.ring(t, i, ticket, last)
+	} else {
+		c.pushShared(t, i)
+	}
+	if c.companions() {
+		c.pushLate(t, c.companion(i))
+	}
 }
 
-// raise makes the fetch-add of a signal.
-func (c *Context) raise(b *wqe.Block, ticket uint64, number uint32, world int32, act *Action) {
+// writeData writes the WQE that moves the bytes, and returns its first word.
+func (c *Context) writeData(i, world int32, ticket uint64, number uint32, d *abi.Desc, dst, src gpu.Ptr[abi.WindowInfo]) uint64 {
+	var b wqe.Block
+	far, bytes := abi.KeyOf(dst, c.dc.Ranks, world).Load(), uint32(d.Size)
+	if d.Op == abi.OpPutValue {
+		b.WriteValue(ticket, number, d.DstOff, far, d.Src, bytes)
+		return c.write(i, ticket, &b)
+	}
+	near := abi.KeyOf(src, c.dc.Ranks, c.dc.Rank).Load()
+	if d.Op == abi.OpGet {
+		b.Read(ticket, number, d.DstOff, far, d.Src, near, bytes)
+	} else {
+		b.Write(ticket, number, d.DstOff, far, d.Src, near, bytes)
+	}
+	return c.write(i, ticket, &b)
+}
+
+// raise writes the fetch-add of a signal, and returns its first word.
+func (c *Context) raise(i int32, ticket uint64, number uint32, world int32, act *Action) uint64 {
 	at, key := act.at, uint32(0)
 	if act.flags&abi.FlagAtAddress != 0 {
 		key = abi.KeyOf(act.info, c.dc.Ranks, world).Load()
@@ -117,7 +149,9 @@ func (c *Context) raise(b *wqe.Block, ticket uint64, number uint32, world int32,
 		at = 8 * (uint64(c.id)*uint64(c.dc.SignalStride) + uint64(act.signal-1))
 		key = c.dc.SignalKeys.At(int(world)).Load()
 	}
+	var b wqe.Block
 	b.FetchAdd(ticket, number, at, key, act.value, 0, c.dc.HomeKey)
+	return c.write(i, ticket, &b)
 }
 
 // onNIC says whether kernels drive a NIC here.
@@ -140,13 +174,13 @@ func (c *Context) reserveCount(t gpu.Thread, i, world int32, d *abi.Desc) (uint6
 
 // count has the companion of a queue raise a counter once WQE number ticket has its CQE. Where that was not posted its two
 // WQEs do nothing: no hole is left behind.
-func (c *Context) count(i int32, at uint64, act *Action, ticket uint64, cq uint32, posted bool) {
+func (c *Context) count(i int32, at uint64, act *Action, ticket uint64, posted bool) {
 	j := c.companion(i)
 	number := c.dc.QPs.At(int(j)).Load().Number
 	var first, second wqe.Block
 	if posted {
 		counter := uint64(c.id)*uint64(c.dc.Counters) + uint64(act.counter-1)
-		first.Wait(at, number, cq, ticket)
+		first.Wait(at, number, c.dc.QPs.At(int(i)).Load().CQ, ticket)
 		second.FetchAdd(at+1, number, abi.HomeCounters+8*counter, c.dc.HomeKey, 1, 0, c.dc.HomeKey)
 	} else {
 		first.Nop(at, number)
@@ -156,13 +190,17 @@ func (c *Context) count(i int32, at uint64, act *Action, ticket uint64, cq uint3
 	c.write(j, at+1, &second)
 }
 
-// slot is where WQE number index of a queue stands.
-func (c *Context) slot(i int32, index uint64) gpu.Ptr[uint64] {
-	return c.dc.Slots.At((int(i)*int(c.dc.Mask+1) + int(index&c.dc.Mask)) * wqe.Words)
+// slot is where WQE number index of a queue stands, and cqe where its CQE does.
+func (c *Context) slot(i int32, index uint64) gpu.Ptr[uint64] { return c.block(c.dc.Slots, i, index) }
+func (c *Context) cqe(i int32, index uint64) gpu.Ptr[uint64]  { return c.block(c.dc.CQ, i, index) }
+
+func (c *Context) block(all gpu.Ptr[uint64], i int32, index uint64) gpu.Ptr[uint64] {
+	queue := gpu.Cast[byte](all.At(int(i) * int(c.dc.Mask+1) * wqe.Words))
+	return gpu.Cast[uint64](queue.Byte(uint64(uint32(index) & uint32(c.dc.Mask) * wqe.Bytes)))
 }
 
-// write stores a WQE. Who sees its first word sees the rest, and what was written before.
-func (c *Context) write(i int32, index uint64, b *wqe.Block) {
+// write stores a WQE, and returns its first word: who sees that sees the rest, and what was written before.
+func (c *Context) write(i int32, index uint64, b *wqe.Block) uint64 {
 	p := c.slot(i, index)
 	gpu.Store(p.At(1), b[1], gpu.Phased, gpu.ScopeSys)
 	gpu.Store(p.At(2), b[2], gpu.Phased, gpu.ScopeSys)
@@ -175,45 +213,54 @@ func (c *Context) write(i int32, index uint64, b *wqe.Block) {
 		gpu.Fence(gpu.Release, gpu.ScopeGPU) // else its own doorbell's release is enough
 	}
 	gpu.Store(p, b[0], gpu.Phased, gpu.ScopeSys)
+	return b[0]
 }
 
-// push sees to it that the NIC is told of all WQEs of a queue that are written without a gap: it rings, or who rings just now
-// does. Of threads that come meanwhile that one sees that there are some, and looks again.
+// push sees to it that the NIC is told of all WQEs of a queue that are written without a gap.
 func (c *Context) push(t gpu.Thread, i int32) {
-	prod := c.dc.Prod.At(int(i)).Raw()
 	if c.dc.Sharing == abi.ShareThread {
-		c.ring(t, i, gpu.Load(gpu.PtrTo(&prod.Ticket), gpu.Relaxed, gpu.ScopeGPU))
+		end := gpu.Load(gpu.PtrTo(&c.dc.Prod.At(int(i)).Raw().Ticket), gpu.Relaxed, gpu.ScopeGPU)
+		c.ring(t, i, end, gpu.Load(c.slot(i, end-1), gpu.Relaxed, gpu.ScopeSys))
 		return
 	}
+	c.pushShared(t, i)
+}
+
+// pushShared is push for a queue of several threads: this one rings, or who rings just now does. Of threads that come
+// meanwhile that one sees that there are some, and looks again.
+func (c *Context) pushShared(t gpu.Thread, i int32) {
+	prod := c.dc.Prod.At(int(i)).Raw()
 	pending := gpu.PtrTo(&prod.Pending)
 	if gpu.AtomicAdd(pending, 1, gpu.AcqRel, gpu.ScopeGPU) != 0 {
 		return
 	}
 	for {
 		seen := gpu.Load(pending, gpu.Acquire, gpu.ScopeGPU)
-		end := gpu.Load(gpu.PtrTo(&prod.Rung), gpu.Relaxed, gpu.ScopeGPU)
-		for wqe.Written(gpu.Load(c.slot(i, end), gpu.Acquire, gpu.ScopeSys), end) {
-			end++
+		rung := gpu.Load(gpu.PtrTo(&prod.Rung), gpu.Relaxed, gpu.ScopeGPU)
+		end, last := rung, uint64(0)
+		for {
+			first := gpu.Load(c.slot(i, end), gpu.Acquire, gpu.ScopeSys)
+			if !wqe.Written(first, end) {
+				break
+			}
+			end, last = end+1, first
 		}
-		c.ring(t, i, end)
+		if end != rung {
+			c.ring(t, i, end, last)
+		}
 		if gpu.AtomicCAS(pending, seen, 0, gpu.AcqRel, gpu.ScopeGPU) {
 			return
 		}
 	}
 }
 
-// ring tells the NIC of all WQEs below end. One thread at a time rings a queue's doorbell.
-func (c *Context) ring(t gpu.Thread, i int32, end uint64) {
-	prod := c.dc.Prod.At(int(i)).Raw()
-	rung := gpu.PtrTo(&prod.Rung)
-	if gpu.Load(rung, gpu.Relaxed, gpu.ScopeGPU) == end {
-		return
-	}
-	qp := c.dc.QPs.At(int(i)).Load()
-	last := gpu.Load(c.slot(i, end-1), gpu.Relaxed, gpu.ScopeSys)
+// ring tells the NIC of all WQEs below end, the last of which begins with the word last. One thread at a time rings a queue's
+// doorbell.
+func (c *Context) ring(t gpu.Thread, i int32, end, last uint64) {
+	prod, qp := c.dc.Prod.At(int(i)).Raw(), c.dc.QPs.At(int(i)).Load()
 	gpu.Store(qp.Record, wqe.Record(end), gpu.Release, gpu.ScopeSys)
 	gpu.Store(qp.Bell, last, gpu.Release, gpu.ScopeSys)
-	gpu.Store(rung, end, gpu.Relaxed, gpu.ScopeGPU)
+	gpu.Store(gpu.PtrTo(&prod.Rung), end, gpu.Relaxed, gpu.ScopeGPU)
 	gpu.Store(gpu.PtrTo(&prod.Bells), gpu.Load(gpu.PtrTo(&prod.Bells), gpu.Relaxed, gpu.ScopeGPU)+1, gpu.Relaxed, gpu.ScopeGPU)
 	if gpu.WarpSize == 1 && gpu.Load(c.dc.Asleep, gpu.Relaxed, gpu.ScopeSys) != 0 {
 		t.Wake(c.dc.Asleep)
@@ -243,30 +290,6 @@ func (c *Context) pushBoth(t gpu.Thread, i, n int32) {
 			q = c.companion(q - n)
 		}
 		c.pushLate(t, q)
-	}
-}
-
-// held is an action whose doorbell waits for the other lanes of a warp. See ringLanes.
-func (c *Context) held(co Coop, act Action) Action {
-	if co.kind == coopLanes && c.onNIC() {
-		act.flags |= abi.FlagAggregate
-	}
-	return act
-}
-
-// ringLanes rings for all lanes of a warp that have posted to the same queue, if one of them wants it: the first lane of those.
-func (c *Context) ringLanes(co Coop, team Team, peer int32, act *Action) {
-	if co.kind != coopLanes || !c.onNIC() {
-		return
-	}
-	i, _, ok := c.queue(team, peer)
-	if !ok || act.flags&abi.FlagAggregate != 0 {
-		i = -1
-	}
-	first := bits.TrailingZeros32(gpu.Match(co.t, i))
-	co.t.SyncWarp() // what the others wrote is visible to it
-	if ok && i >= 0 && int32(first) == co.t.Lane() {
-		c.pushBoth(co.t, i, 1)
 	}
 }
 
@@ -319,11 +342,6 @@ func (c *Context) grant(at gpu.Ptr[abi.Producer], limit uint64) {
 	if !reached(gpu.Load(credit, gpu.Relaxed, gpu.ScopeGPU), limit) {
 		gpu.Store(credit, limit, gpu.Release, gpu.ScopeGPU) // who takes it for done sees what was got
 	}
-}
-
-// cqe is where the CQE of WQE number index of a queue stands.
-func (c *Context) cqe(i int32, index uint64) gpu.Ptr[uint64] {
-	return c.dc.CQ.At((int(i)*int(c.dc.Mask+1) + int(index&c.dc.Mask)) * wqe.Words)
 }
 
 // failed makes the failure of a queue pair stick, of which WQE number at has a CQE that says so.

@@ -14,15 +14,15 @@ import (
 // room in the queue, until the deadline; a put that timed out left nothing behind. Invalid: an offset and size past
 // the end of either window, a window that is not registered any more, an id or a peer that is not there.
 func (c *Context) Put(co Coop, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
-	s := OK
+	s, mine := OK, c.takeLots(co, team, peer, true, bytes, &act)
 	if co.begin() {
-		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, c.held(co, act))
+		s = c.put(co.t, team, peer, dst, dstOff, src, srcOff, bytes, c.held(co, act), &mine)
 	}
-	c.ringLanes(co, team, peer, &act)
+	c.ringLanes(co, team, peer, &act, mine, s)
 	return co.end(s) // all threads that take part meet at one place
 }
 
-func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action) Status {
+func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, src Window, srcOff, bytes uint64, act Action, mine *lot) Status {
 	i, world, ok := c.queue(team, peer)
 	if !ok || !c.valid(&act, world) || dst.Info.IsNil() || src.Info.IsNil() || !inBounds(srcOff, bytes, src.Size) {
 		return Invalid
@@ -40,14 +40,14 @@ func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff ui
 	}
 	if small {
 		// It travels with the descriptor: nobody has to read device memory for it.
-		if bytes > 8 {
+		if bytes > 8 && !c.onNIC() { // a NIC's are no larger
 			d.Op, d.Src, d.SrcWin = abi.OpPutCell, 0, 0
 		}
 	} else if c.released < gpu.ScopeSys {
 		gpu.Fence(gpu.Release, gpu.ScopeSys)
 	}
 	if c.onNIC() {
-		return c.postWQEs(t, i, world, &d, &act, dst.Info, src.Info, &l)
+		return c.postWQEs(t, i, world, &d, &act, dst.Info, src.Info, &l, mine)
 	}
 	return c.post(t, i, world, &d, &act, from, &l)
 }
@@ -55,15 +55,15 @@ func (c *Context) put(t gpu.Thread, team Team, peer int32, dst Window, dstOff ui
 // PutValue stores the low bytes (1 to 8) of value at (dst, dstOff) of a peer, and then does the action. It needs no
 // source: nothing is to be released or kept.
 func (c *Context) PutValue(co Coop, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
-	s := OK
+	s, mine := OK, c.takeLots(co, team, peer, true, bytes, &act)
 	if co.begin() {
-		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, c.held(co, act))
+		s = c.putValue(co.t, team, peer, dst, dstOff, value, bytes, c.held(co, act), &mine)
 	}
-	c.ringLanes(co, team, peer, &act)
+	c.ringLanes(co, team, peer, &act, mine, s)
 	return co.end(s)
 }
 
-func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action) Status {
+func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstOff uint64, value, bytes uint64, act Action, mine *lot) Status {
 	i, world, ok := c.queue(team, peer)
 	if !ok || bytes < 1 || bytes > 8 || !c.valid(&act, world) || dst.Info.IsNil() {
 		return Invalid
@@ -75,32 +75,32 @@ func (c *Context) putValue(t gpu.Thread, team Team, peer int32, dst Window, dstO
 	}
 	d := abi.Desc{Op: abi.OpPutValue, Size: bytes, DstOff: dstOff, DstWin: dst.ID, DstGen: dst.Gen, Src: value}
 	if c.onNIC() {
-		return c.postWQEs(t, i, world, &d, &act, dst.Info, gpu.Ptr[abi.WindowInfo]{}, &l)
+		return c.postWQEs(t, i, world, &d, &act, dst.Info, gpu.Ptr[abi.WindowInfo]{}, &l, mine)
 	}
 	return c.post(t, i, world, &d, &act, gpu.Ptr[byte]{}, &l)
 }
 
 // Signal does the action without a payload: a strong signal covers the earlier puts of this context to the peer.
 func (c *Context) Signal(co Coop, team Team, peer int32, act Action) Status {
-	s := OK
+	s, mine := OK, c.takeLots(co, team, peer, false, 0, &act)
 	if co.begin() {
 		i, world, ok := c.queue(team, peer)
 		if held := c.held(co, act); ok && c.valid(&act, world) {
-			s = c.signal(co.t, i, world, &held)
+			s = c.signal(co.t, i, world, &held, &mine)
 		} else {
 			s = Invalid
 		}
 	}
-	c.ringLanes(co, team, peer, &act)
+	c.ringLanes(co, team, peer, &act, mine, s)
 	return co.end(s)
 }
 
 // signal posts an action that is valid.
-func (c *Context) signal(t gpu.Thread, i, world int32, act *Action) Status {
+func (c *Context) signal(t gpu.Thread, i, world int32, act *Action, mine *lot) Status {
 	d := abi.Desc{Op: abi.OpSignal}
 	l := c.look(i)
 	if c.onNIC() {
-		return c.postWQEs(t, i, world, &d, act, gpu.Ptr[abi.WindowInfo]{}, gpu.Ptr[abi.WindowInfo]{}, &l)
+		return c.postWQEs(t, i, world, &d, act, gpu.Ptr[abi.WindowInfo]{}, gpu.Ptr[abi.WindowInfo]{}, &l, mine)
 	}
 	return c.post(t, i, world, &d, act, gpu.Ptr[byte]{}, &l)
 }
@@ -151,17 +151,25 @@ func (c *Context) post(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, f
 // reserve takes n tickets that follow each other, never before room for them is seen: a put that times out leaves no hole
 // behind. at is the queue's, number i.
 func (c *Context) reserve(t gpu.Thread, i, world int32, d *abi.Desc, at gpu.Ptr[abi.Producer], n uint64, l *look) (uint64, Status) {
+	if ticket, ok := c.reserveNow(at, n, l); ok {
+		return ticket, OK
+	}
+	return c.reserveSlow(t, i, world, d, at, n)
+}
+
+// reserveNow is reserve that waits for nothing: ok is false when there is no room yet.
+func (c *Context) reserveNow(at gpu.Ptr[abi.Producer], n uint64, l *look) (ticket uint64, ok bool) {
 	prod := at.Raw()
 	next, credit := gpu.PtrTo(&prod.Ticket), gpu.PtrTo(&prod.Credit)
 	ticket, limit := l.ticket, l.credit
 	for int64(limit-ticket) >= int64(n) {
 		if c.claim(next, ticket, n) {
-			return ticket, OK
+			return ticket, true
 		}
 		limit = gpu.Load(credit, gpu.Relaxed, gpu.ScopeGPU)
 		ticket = gpu.Load(next, gpu.Relaxed, gpu.ScopeGPU)
 	}
-	return c.reserveSlow(t, i, world, d, at, n)
+	return 0, false
 }
 
 // claim takes the n tickets from the one that was seen last on, if no other thread has.

@@ -72,6 +72,13 @@ struct queue {
     return a.X.DC.Sharing == share_block ? word::cas_block(&prod.Ticket, ticket, ticket + n) : word::cas_gpu(&prod.Ticket, ticket, ticket + n);
   }
 
+  // reserve takes n tickets from ticket on, or from what that is by then: no room for them is no ticket.
+  DB bool reserve(uint64_t &ticket, uint64_t limit, uint64_t n) const {
+    for (; int64_t(limit - ticket) >= int64_t(n); limit = word::relaxed_gpu(&prod.Credit), ticket = word::relaxed_gpu(&prod.Ticket))
+      if (claim(ticket, n)) return true;
+    return false;
+  }
+
   DB void write(uint64_t index, const uint64_t (&b)[wqe_words]) const {
     uint64_t *p = slot(index);
     UNROLL for (int i = 1; i < wqe_words; i++) word::store_phased(p + i, b[i]);
@@ -79,9 +86,8 @@ struct queue {
     word::store_phased(p, b[0]);
   }
 
-  DB void ring(uint64_t end) const {
-    if (word::relaxed_gpu(&prod.Rung) == end) return;
-    uint64_t last = word::relaxed_sys(slot(end - 1));
+  // ring tells the NIC of all below end, the last of which begins with the word last.
+  DB void ring(uint64_t end, uint64_t last) const {
     word::release_sys(pair_of.Record, swapped(uint32_t(end & 0xffff)));
     word::release_sys(pair_of.Bell, last);
     word::store_gpu(&prod.Rung, end);
@@ -89,21 +95,17 @@ struct queue {
     if (!word::on_gpu && word::relaxed_sys(a.X.DC.Asleep)) word::wake(a.X.DC.Asleep);
   }
 
-  DB bool written(uint64_t index) const {
-    uint64_t first = word::acquire_sys(slot(index));
-    return first != 0 && uint16_t(be(first) >> 40) == uint16_t(index);
-  }
+  static DB bool written(uint64_t first, uint64_t index) { return first != 0 && uint16_t(be(first) >> 40) == uint16_t(index); }
 
-  // push sees to it that the NIC is told of all that is written.
-  DB void push() const {
-    uint64_t ticket = word::relaxed_gpu(&prod.Ticket);
-    if (ticket == word::relaxed_gpu(&prod.Rung)) return;
-    if (alone) return ring(ticket);
+  // push sees to it that the NIC is told of all that is written. Who posts alone knows that: it is what ends below end.
+  DB void push(uint64_t end, uint64_t last) const {
+    if (alone) return ring(end, last);
     if (add_acq_rel_gpu(&prod.Pending, 1) != 0) return;
     for (;;) {
-      uint64_t seen = acquire_gpu(&prod.Pending), end = word::relaxed_gpu(&prod.Rung);
-      while (written(end)) end++;
-      ring(end);
+      uint64_t seen = acquire_gpu(&prod.Pending), rung = word::relaxed_gpu(&prod.Rung);
+      end = rung;
+      for (uint64_t first; written(first = word::acquire_sys(slot(end)), end); end++) last = first;
+      if (end != rung) ring(end, last);
       if (cas_acq_rel_gpu(&prod.Pending, seen, 0)) return;
     }
   }
@@ -111,8 +113,12 @@ struct queue {
 
 DB const uint32_t *key_of(const window &w, int32_t ranks, int32_t rank) { return reinterpret_cast<const uint32_t *>(word::peer_of(w.Info, ranks)) + rank; }
 
-// write_one writes the WQEs of a put, and tells nobody.
-DB uint32_t write_one(const queue &q, uint64_t at, uint64_t value) {
+DB uint64_t shfl64(uint64_t v, uint32_t from) { return uint64_t(shfl(uint32_t(v >> 32), from)) << 32 | shfl(uint32_t(v), from); }
+
+// write_one writes the WQEs of a put, and tells nobody: they are below end, and the last begins with the word last. TOGETHER: each lane of
+// the warp does so, and the first takes the tickets of all.
+template <bool TOGETHER>
+DB uint32_t write_one(const queue &q, uint64_t at, uint64_t value, uint64_t &end, uint64_t &last) {
   const wqes_args &a = q.a;
   const dev_comm &dc = a.X.DC;
   const window &dst = a.X.Recv, &src = a.X.Send;
@@ -122,13 +128,21 @@ DB uint32_t write_one(const queue &q, uint64_t at, uint64_t value) {
   uint64_t limit = word::relaxed_gpu(&q.prod.Credit), ticket = word::relaxed_gpu(&q.prod.Ticket);
   uint32_t stale = word::generation(dst.Info) ^ dst.Gen;
   if (!a.Value) stale |= word::generation(src.Info) ^ src.Gen;
-  if (stale || !word::in_bounds(at, bytes, size) || !word::in_bounds(at, bytes, src.Size) || bytes == 0 || bytes > dc.MaxMessage) return invalid;
-  if (stuck | ended) return stuck ? stuck : ended;
+  uint32_t s = ok;
+  if (stale || !word::in_bounds(at, bytes, size) || !word::in_bounds(at, bytes, src.Size) || bytes == 0 || bytes > dc.MaxMessage)
+    s = invalid;
+  else if (stuck | ended)
+    s = stuck ? stuck : ended;
   uint64_t n = a.Signal ? 2 : 1;
-  for (;; limit = word::relaxed_gpu(&q.prod.Credit), ticket = word::relaxed_gpu(&q.prod.Ticket)) {
-    if (int64_t(limit - ticket) < int64_t(n)) return timeout;  // there is room for all that it is run with
-    if (q.claim(ticket, n)) break;
+  if (TOGETHER) {
+    uint32_t posting = vote(s == ok), first = first_bit(posting), before = bits(posting & ((1u << lane()) - 1));
+    bool got = s == ok && lane() == first && q.reserve(ticket, limit, n * bits(posting));
+    got = shfl(got, first), ticket = shfl64(ticket, first) + n * before;
+    if (s == ok && !got) s = timeout;
+  } else if (s == ok && !q.reserve(ticket, limit, n)) {
+    s = timeout;  // there is room for all that it is run with
   }
+  if (s != ok) return end = last = 0, s;
   uint32_t number = q.pair_of.Number, far_key = *key_of(dst, dc.Ranks, peer);
   uint64_t b[wqe_words] = {pair(uint32_t(ticket & 0xffff) << 8 | op_write, number << 8 | 3), be(0x08ull << 32), be(at), pair(far_key, 0), 0, 0, 0, 0};
   if (a.Value) {
@@ -137,33 +151,40 @@ DB uint32_t write_one(const queue &q, uint64_t at, uint64_t value) {
     b[4] = pair(uint32_t(bytes), *key_of(src, dc.Ranks, dc.Rank)), b[5] = be(at);
   }
   q.write(ticket, b);
+  end = ticket + n, last = b[0];
   if (!a.Signal) return ok;
   b[0] = pair(uint32_t((ticket + 1) & 0xffff) << 8 | op_fetch_add, number << 8 | 4);
   b[2] = 0, b[3] = pair(dc.SignalKeys[peer], 0), b[4] = be(1), b[5] = 0, b[6] = pair(8, dc.HomeKey), b[7] = 0;
   q.write(ticket + 1, b);
+  last = b[0];
   return ok;
+}
+
+// write_all writes those of all puts of a thread, whose bytes begin at offset at. TOGETHER: all lanes of its warp do so.
+template <bool TOGETHER>
+DB void write_all(const wqes_args &a, uint64_t at) {
+  queue q(a);
+  uint32_t status = ok;
+  for (uint64_t i = 0; i < a.X.Iters; i++) {
+    uint64_t end, last;
+    uint32_t s = write_one<TOGETHER>(q, at, i, end, last);
+    bool rings = s == ok;
+    if (TOGETHER) {
+      uint32_t posted = vote(rings);
+      sync_warp();  // what the others wrote is visible to the one that rings
+      rings = posted && lane() == first_bit(posted);
+    }
+    if (rings) q.push(end, last);
+    if (s != ok) status = s;
+  }
+  if (status != ok) a.X.Result->Status = status;
 }
 
 }  // namespace
 
 KERNEL(WQEs, wqes_args, 1) {
-  uint64_t at = 0;
   if (a.Lanes)
-    at = a.X.Bytes * lane();
-  else if (thread() != 0)
-    return;
-  queue q(a);
-  uint32_t status = ok;
-  for (uint64_t i = 0; i < a.X.Iters; i++) {
-    uint32_t s = write_one(q, at, i);
-    bool rings = s == ok;
-    if (a.Lanes) {
-      uint32_t posted = vote(rings);
-      sync_warp();  // what the others wrote is visible to the one that rings
-      rings = posted && lane() == first_bit(posted);
-    }
-    if (rings) q.push();
-    if (s != ok) status = s;
-  }
-  if (status != ok) a.X.Result->Status = status;
+    write_all<true>(a, a.X.Bytes * lane());
+  else if (thread() == 0)
+    write_all<false>(a, 0);
 }

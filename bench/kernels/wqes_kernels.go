@@ -21,12 +21,15 @@ type WQEsArgs struct {
 //
 //gpu:kernel warps=1
 func WQEs(t gpu.Thread, a WQEsArgs) {
-	co, at := gin.ByThread(t), uint64(0)
 	if a.Lanes != 0 {
-		co, at = gin.ByLanes(t), a.X.Bytes*uint64(t.Lane())
-	} else if t.Index() != 0 {
-		return // one thread
+		postAll(gin.ByLanes(t), &a, a.X.Bytes*uint64(t.Lane()))
+	} else if t.Index() == 0 {
+		postAll(gin.ByThread(t), &a, 0)
 	}
+}
+
+// postAll does a thread's puts, from and to offset at.
+func postAll(co gin.Coop, a *WQEsArgs, at uint64) {
 	c, world, act := gin.Open(&a.X.DC, 0), gin.World(&a.X.DC), gin.None()
 	if a.Signal != 0 {
 		act = gin.StrongInc(0)

@@ -22,12 +22,14 @@ var stacks = map[string]stack{
 	"github.com/doorbell-net/doorbell/moe.LLDispatch_Near1":   {8, true, "one register is missing on sm_80, none on later ones"},
 
 	"github.com/doorbell-net/doorbell/examples/alltoall.AllToAll_DC_NIC1":           {24, true, nicSpills},
-	"github.com/doorbell-net/doorbell/examples/fused/layers.MultiplyReduce_DC_NIC1": {16, true, nicSpills},
-	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {16, true, nicSpills},
-	"github.com/doorbell-net/doorbell/examples/kvhandoff.Prefill_DC_NIC1":           {24, true, nicSpills},
-	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {160, true, nicSpills},
-	"github.com/doorbell-net/doorbell/internal/gintest.Start_DC_NIC1":               {16, true, nicSpills},
-	"github.com/doorbell-net/doorbell/internal/gintest.Team_DC_NIC1":                {128, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.GatherReduce_DC_NIC1":   {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.Gather_DC_NIC1":         {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.MultiplyReduce_DC_NIC1": {32, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/kvhandoff.Prefill_DC_NIC1":           {48, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Ops_DC_NIC1":                 {152, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Start_DC_NIC1":               {48, true, nicSpills},
+	"github.com/doorbell-net/doorbell/internal/gintest.Team_DC_NIC1":                {152, true, nicSpills},
 }
 
 type stack struct {

@@ -79,7 +79,7 @@ func (b *Block) Write(index uint64, qpn uint32, to uint64, toKey uint32, from ui
 func (b *Block) WriteValue(index uint64, qpn uint32, to uint64, toKey uint32, value uint64, bytes uint32) {
 	b.control(index, OpWrite, qpn, 3)
 	b.remote(to, toKey)
-	b[4] = be(uint64(bytes|inlineBit)<<32) | value<<32
+	b[4] = uint64(bits.ReverseBytes32(bytes|inlineBit)) | value<<32
 	b[5] = value >> 32
 }
 
