@@ -157,4 +157,7 @@ func TestDeviceCalls(t *testing.T) {
 			}
 		})
 	}
+	if out, err := run(program, "timeout=20s backend=gdaki"); err == nil || !strings.Contains(out, "kernels in C++ drive no NIC") {
+		t.Errorf("over a NIC: %v, printed %q", err, out)
+	}
 }

@@ -12,6 +12,7 @@ import "C"
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/doorbell-net/doorbell"
 )
@@ -23,8 +24,17 @@ func doorbell_devcomm_create(comm C.uint64_t, needs *C.char, devcomm *C.uint64_t
 		if err != nil {
 			return err
 		}
-		return structure(comm, devcomm, out, bytes, func() (*doorbell.DevComm, error) { return c.DevComm(context.Background(), n) }, (*doorbell.DevComm).Device)
+		return structure(comm, devcomm, out, bytes, func() (*doorbell.DevComm, error) { return forCXX(c.DevComm(context.Background(), n)) }, (*doorbell.DevComm).Device)
 	})
+}
+
+// forCXX refuses a device communicator that kernels of gin.cuh cannot use: they drive no NIC.
+func forCXX(dc *doorbell.DevComm, err error) (*doorbell.DevComm, error) {
+	if err != nil || dc.Device().NIC == 0 {
+		return dc, err
+	}
+	err = fmt.Errorf("rank %d: device communicator: %w: backend gdaki, since kernels in C++ drive no NIC; proxy is accepted", dc.Device().Rank, doorbell.ErrCannot)
+	return nil, errors.Join(err, dc.Close())
 }
 
 //export doorbell_devcomm_close
