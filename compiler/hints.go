@@ -48,6 +48,11 @@ func (e *emitter) storeOnce(in *ssa.Call, _ *ssa.Function) string {
 	return ""
 }
 
+func (e *emitter) prefetch(in *ssa.Call, _ *ssa.Function) string {
+	e.line(`call void asm sideeffect "prefetch.global.L2 [$0];", "l"(ptr addrspace(1) %s) #3`, e.global(in, 1))
+	return ""
+}
+
 // match is of whole warps, as all that a warp does together.
 func (e *emitter) match(in *ssa.Call, _ *ssa.Function) string {
 	t := e.typeOf(in.Common().Args[1].Type(), in.Pos())

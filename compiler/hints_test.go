@@ -13,7 +13,10 @@ const hints = head + `
 type A struct { V gpu.Ptr[gpu.U32x4]; Out gpu.Ptr[uint32]; N int32; Wide int64 }
 
 //gpu:kernel
-func Once(t gpu.Thread, a A) { gpu.StoreOnce(a.V, gpu.LoadOnce(a.V.At(1))) }
+func Once(t gpu.Thread, a A) {
+	gpu.Prefetch(gpu.Cast[byte](a.V.At(1)))
+	gpu.StoreOnce(a.V, gpu.LoadOnce(a.V.At(1)))
+}
 
 //gpu:kernel
 func Votes(t gpu.Thread, a A) {
@@ -27,7 +30,9 @@ func Votes(t gpu.Thread, a A) {
 func Meet(t gpu.Thread, a A) {
 	t.SyncWarps(3, 2)
 	t.SyncWarps(a.N, t.Warps())
-	a.Out.Store(1)
+	if t.AnyOfBlock(a.N > t.Index()) {
+		a.Out.Store(1)
+	}
 }
 `
 
@@ -77,9 +82,9 @@ func TestHints(t *testing.T) {
 		want       map[string][]string
 	}{
 		{"sm_70", "", map[string][]string{
-			"Once":  {`ld\.global\.cs\.nc\.v4\.u32 `, `st\.global\.cs\.v4\.u32 `},
+			"Once":  {`prefetch\.global\.L2 \[%rd\d+\]`, `ld\.global\.cs\.nc\.v4\.u32 `, `st\.global\.cs\.v4\.u32 `},
 			"Votes": {`match\.any\.sync\.b32 `, `match\.any\.sync\.b64 `, `%tid\.x`},
-			"Meet":  {`bar\.sync %r\d+, %r\d+`, `, 64;`},
+			"Meet":  {`bar\.sync %r\d+, %r\d+`, `, 64;`, `bar\.red\.or\.pred q, 0, p;`},
 		}},
 		{"sm_90", "//gpu:arch sm_90\n" + tiles, map[string][]string{
 			"Once":  {`ld\.global\.nc\.L1::no_allocate\.v4\.u32 `, `st\.global\.L1::no_allocate\.v4\.u32 `},

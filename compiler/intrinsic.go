@@ -47,7 +47,7 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 
 		"Thread.Lane": (*emitter).lane, "Thread.Warp": (*emitter).warp, "Thread.Warps": (*emitter).warps, "Thread.Block": (*emitter).block,
 		"Thread.Blocks": (*emitter).blocks, "Thread.Index": (*emitter).threadIndex, "Thread.Threads": (*emitter).threads,
-		"Thread.SyncWarp": (*emitter).syncWarp, "Thread.SyncBlock": (*emitter).syncBlock, "Thread.Clock": (*emitter).clock,
+		"Thread.SyncWarp": (*emitter).syncWarp, "Thread.SyncBlock": (*emitter).syncBlock, "Thread.AnyOfBlock": (*emitter).anyOfBlock, "Thread.Clock": (*emitter).clock,
 		"Thread.Idle": (*emitter).idle, "Thread.Relax": (*emitter).nothing, "Thread.Wake": (*emitter).nothing,
 		"ShflXor": (*emitter).shflXor, "ShflIdx": (*emitter).shflIdx, "Ballot": (*emitter).ballot, "Shared.Of": (*emitter).sharedOf,
 		"Match": (*emitter).match, "Elect": (*emitter).elect, "Thread.SyncWarps": (*emitter).syncWarps,
@@ -65,7 +65,7 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 
 		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
 		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
-		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "SizeOf": (*emitter).sizeOf,
+		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "Prefetch": (*emitter).prefetch, "SizeOf": (*emitter).sizeOf,
 	}
 }
 

@@ -46,6 +46,12 @@ func (e *emitter) syncBlock(*ssa.Call, *ssa.Function) string {
 	return ""
 }
 
+func (e *emitter) anyOfBlock(in *ssa.Call, _ *ssa.Function) string {
+	v := e.ins("zext i1 %s to i32", e.arg(in, 1))
+	any := e.ins(`call i32 asm sideeffect "{ .reg .pred p, q; setp.ne.u32 p, $1, 0; bar.red.or.pred q, 0, p; selp.u32 $0, 1, 0, q; }", "=r,r,~{memory}"(i32 %s) #2`, v)
+	return e.ins("trunc i32 %s to i1", any)
+}
+
 // clock is nanoseconds, the same on all of a device's threads.
 func (e *emitter) clock(*ssa.Call, *ssa.Function) string {
 	return e.ins(`call i64 asm sideeffect "mov.u64 $0, %%globaltimer;", "=l,~{memory}"() #3`)

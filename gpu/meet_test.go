@@ -41,6 +41,18 @@ func TestSyncWarps(t *testing.T) {
 	})
 }
 
+// TestAnyOfBlock: all threads of a block get true in the rounds in which one of them, another in each, passes true, and false else.
+func TestAnyOfBlock(t *testing.T) {
+	const rounds = 200
+	warps(3, func(th gpu.Thread) {
+		for i := range int32(rounds) {
+			if got, want := th.AnyOfBlock(i%2 == 1 && i/2%th.Threads() == th.Index()), i%2 == 1; got != want {
+				t.Errorf("thread %d, round %d: %v, want %v", th.Index(), i, got, want)
+			}
+		}
+	})
+}
+
 // TestSyncWarpsRefused: a barrier or a number that a GPU does not have.
 func TestSyncWarpsRefused(t *testing.T) {
 	warps(2, func(th gpu.Thread) {

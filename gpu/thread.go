@@ -38,6 +38,24 @@ func (t Thread) SyncWarp() { syncWarp(t) }
 // after. It ends without them when the launch ends early because one of them failed.
 func (t Thread) SyncBlock() { syncWarps(t, 0, t.at.block.warps) }
 
+// AnyOfBlock is SyncBlock, and says whether a thread passed true, the same to all of them.
+func (t Thread) AnyOfBlock(v bool) bool {
+	p := PtrTo(anyOfBlock.Of(t))
+	if t.Index() == 0 {
+		Store(p, 0, Relaxed, ScopeBlock)
+	}
+	t.SyncBlock()
+	if v {
+		Store(p, 1, Relaxed, ScopeBlock)
+	}
+	t.SyncBlock()
+	v = Load(p, Relaxed, ScopeBlock) != 0
+	t.SyncBlock() // before it is 0 again
+	return v
+}
+
+var anyOfBlock Shared[uint32]
+
 // SyncWarps is SyncBlock among so many warps of the block: those that call it with this barrier, 1 to 15, and all with the
 // same number. Warps that do different things meet so without the others. Who comes when they have all met is of the next
 // meeting.

@@ -11,7 +11,7 @@ import (
 // quiet are the functions of the vocabulary that write nothing that a loop could wait for.
 var quiet = map[string]bool{
 	"Ptr.Load": true, "Ptr.At": true, "Ptr.Byte": true, "Ptr.Raw": true, "Ptr.IsNil": true, "Ptr.Addr": true, "PtrTo": true, "Cast": true, "Slice": true,
-	"LoadNC": true, "LoadOnce": true, "SizeOf": true, "Load": true, "Fence": true, "Thread.Clock": true, "Thread.Idle": true, "Thread.Relax": true, "Thread.Lane": true,
+	"LoadNC": true, "LoadOnce": true, "Prefetch": true, "SizeOf": true, "Load": true, "Fence": true, "Thread.Clock": true, "Thread.Idle": true, "Thread.Relax": true, "Thread.Lane": true,
 	"Thread.Warp": true, "Thread.Index": true,
 }
 
