@@ -114,13 +114,21 @@ func refuseAll(r *rank, small int) {
 	r.drop(dc, recv, send)
 }
 
+// lsaPut is an LSAPut, unless LSAArea takes what it has to refuse too.
+func lsaPut(c *gin.Context, co gin.Coop, p int32, w gin.Window, off uint64, src gpu.Ptr[byte], bytes uint64) gin.Status {
+	if _, s := c.LSAArea(p, w, off, bytes); s != gin.Invalid {
+		return s
+	}
+	return c.LSAPut(co, p, w, off, src, bytes)
+}
+
 func refusePuts(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send gin.Window, own, size uint64) {
 	world := gin.World(d)
 	act := gin.StrongInc(0).Counter(0)
 	for p := range world.Ranks {
 		for _, b := range badRange(size + uint64(p)) { // the peer's size, not the own one
 			expect(c.Put(co, world, p, recv, b[0], send, 0, b[1], act), gin.Invalid, "put of %d at %d of rank %d", b[1], b[0], p)
-			expect(c.LSAPut(co, p, recv, b[0], send.Base, b[1]), gin.Invalid, "LSA put of %d at %d of rank %d", b[1], b[0], p)
+			expect(lsaPut(c, co, p, recv, b[0], send.Base, b[1]), gin.Invalid, "LSA put of %d at %d of rank %d", b[1], b[0], p)
 			if b[1] >= 1 && b[1] <= 8 {
 				expect(c.PutValue(co, world, p, recv, b[0], 7, b[1], act), gin.Invalid, "value of %d at %d of rank %d", b[1], b[0], p)
 			}
@@ -160,7 +168,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 		expect(c.PutValue(co, world, p, recv, 0, 1, 8, gin.None()), gin.Invalid, "value to %d", p)
 		expect(c.Signal(co, world, p, gin.StrongInc(0)), gin.Invalid, "signal to %d", p)
 		expect(c.FlushPeer(co, world, p), gin.Invalid, "flush of %d", p)
-		expect(c.LSAPut(co, p, recv, 0, send.Base, 20), gin.Invalid, "LSA put to %d", p)
+		expect(lsaPut(c, co, p, recv, 0, send.Base, 20), gin.Invalid, "LSA put to %d", p)
 		expect(c.LSASignal(co, p, 0, 1), gin.Invalid, "LSA signal to %d", p)
 	}
 	for _, bits := range []int32{0, -1, 65, math.MaxInt32, math.MinInt32} {
@@ -175,7 +183,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 		expect(c.Put(co, world, 0, w, 0, send, 0, 0, gin.StrongInc(0)), gin.Invalid, "empty put to bad window %d", i)
 		expect(c.Put(co, world, 0, recv, 0, w, 0, 20, gin.StrongInc(0)), gin.Invalid, "put from bad window %d", i)
 		expect(c.PutValue(co, world, 0, w, 0, 1, 8, gin.StrongInc(0)), gin.Invalid, "value to bad window %d", i)
-		expect(c.LSAPut(co, 0, w, 0, send.Base, 20), gin.Invalid, "LSA put to bad window %d", i)
+		expect(lsaPut(c, co, 0, w, 0, send.Base, 20), gin.Invalid, "LSA put to bad window %d", i)
 	}
 	newer := *d
 	newer.Version = abi.DevCommVersion + 1
@@ -190,7 +198,7 @@ func refuseNames(c *gin.Context, co gin.Coop, d *gin.DevComm, recv, send, stale 
 		expect(bad.FlushPeer(co, world, 0), gin.Invalid, "flush of a bad context")
 		expect(bad.Barrier(co, world, 0, gin.FencePut), gin.Invalid, "barrier of a bad context")
 		expect(bad.LSABarrier(co, 0), gin.Invalid, "LSA barrier of a bad context")
-		expect(bad.LSAPut(co, 0, recv, 0, send.Base, 20), gin.Invalid, "LSA put of a bad context")
+		expect(lsaPut(&bad, co, 0, recv, 0, send.Base, 20), gin.Invalid, "LSA put of a bad context")
 		expect(bad.LSASignal(co, 0, 0, 1), gin.Invalid, "LSA signal of a bad context")
 		expect(bad.ResetSignal(co, 0), gin.Invalid, "reset of a bad context")
 		expect(bad.ResetCounter(co, 0), gin.Invalid, "reset of a bad context")
@@ -219,7 +227,7 @@ func TestStaleWindow(t *testing.T) {
 				if again {
 					reused = true
 					expect(c.Put(co, world, 1-world.Rank, old, 0, send.Device(), 0, 64, gin.StrongInc(0)), gin.Invalid, "put to a stale window")
-					expect(c.LSAPut(co, 1-world.Rank, old, 0, send.Device().Base, 64), gin.Invalid, "LSA put to a stale window")
+					expect(lsaPut(&c, co, 1-world.Rank, old, 0, send.Device().Base, 64), gin.Invalid, "LSA put to a stale window")
 				}
 				ok(c.Barrier(co, world, 0, gin.FencePut), "barrier")
 			})

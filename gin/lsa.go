@@ -12,11 +12,33 @@ func LSAPointer(w Window, lsaPeer int32, off uint64) gpu.Ptr[byte] {
 	return gpu.PtrTo(&w.Peer(w.LSA0 + lsaPeer).Raw().Base).Load().Byte(off)
 }
 
+// LSAArea is the address of (dst, dstOff) of an LSA peer, where so many bytes may be stored: what LSAPut looks at before it stores,
+// for who looks in good time and copies itself. It is Invalid for what LSAPut is Invalid for.
+func (c *Context) LSAArea(lsaPeer int32, dst Window, dstOff, bytes uint64) (gpu.Ptr[byte], Status) {
+	if !c.stores(lsaPeer, &dst) {
+		return gpu.Ptr[byte]{}, Invalid
+	}
+	return areaOf(dst, lsaPeer, dstOff, bytes)
+}
+
+// stores says whether there may be such a peer and window.
+func (c *Context) stores(lsaPeer int32, dst *Window) bool {
+	return c.id >= 0 && lsaPeer >= 0 && lsaPeer < c.dc.LSASize && !dst.Info.IsNil() && dst.Gen != 0
+}
+
+func areaOf(dst Window, lsaPeer int32, off, bytes uint64) (gpu.Ptr[byte], Status) {
+	gen, size, to := generation(dst), sizeOf(&dst, dst.LSA0+lsaPeer), baseOf(&dst, dst.LSA0+lsaPeer).Byte(off)
+	if gen != dst.Gen || !inBounds(off, bytes, size) {
+		return gpu.Ptr[byte]{}, Invalid
+	}
+	return to, OK
+}
+
 // LSAPut copies bytes at src into (dst, dstOff) of an LSA peer by stores of the threads that take part. It returns
 // when they are issued; a later LSASignal of the same threads, or a barrier, makes them visible at the peer. Invalid:
 // a peer that is not in the LSA team, a window that is not registered, an offset and size past its end.
 func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src gpu.Ptr[byte], bytes uint64) Status {
-	if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || dst.Info.IsNil() || dst.Gen == 0 {
+	if !c.stores(lsaPeer, &dst) {
 		return Invalid
 	}
 	word := uint64(0)
@@ -24,9 +46,9 @@ func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src 
 	if whole {
 		word = early(gpu.Cast[uint64](src)) // see look; first, since what hangs on a condition is put behind the rest's arrival
 	}
-	gen, size, to := generation(dst), sizeOf(&dst, dst.LSA0+lsaPeer), baseOf(&dst, dst.LSA0+lsaPeer).Byte(dstOff)
-	if gen != dst.Gen || !inBounds(dstOff, bytes, size) {
-		return Invalid
+	to, s := areaOf(dst, lsaPeer, dstOff, bytes)
+	if s != OK {
+		return s
 	}
 	if whole && to.Addr()&7 == 0 && c.dc.Inject == abi.InjectNone {
 		gpu.Cast[uint64](to).Store(word)
