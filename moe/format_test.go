@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/doorbell-net/doorbell"
+	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/num"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/ref"
@@ -76,6 +77,25 @@ func TestAnyBits(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestTops: of each BF16 at each of eight places a GPU's lane finds the magnitude that is the largest finite one there.
+func TestTops(t *testing.T) {
+	for bits := range uint32(1 << 16) {
+		for place := range 8 {
+			const least = 1 // elsewhere
+			v := gpu.U32x4{least<<16 | least, least<<16 | least, least<<16 | least, least<<16 | least}
+			at := 16 * (place % 2)
+			v[place/2] = v[place/2]&^(0xffff<<at) | bits<<at
+			want := uint32(least)
+			if m := bits & 0x7fff; m < 0x7f80 {
+				want = max(want, m)
+			}
+			if got := moe.TopOf(v); got != want {
+				t.Fatalf("%#x at place %d: the largest is %#x, want %#x", bits, place, got, want)
+			}
+		}
 	}
 }
 

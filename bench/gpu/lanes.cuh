@@ -66,11 +66,16 @@ DB uint32_t e4m3x2(float lo, float hi) {
   return v;
 }
 
+// prefetch has memory on its way into the L2 cache.
+DB void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p))); }
+
 #endif
 
 DB uint32_t lane() { return thread() % 32; }
 DB uint32_t warp() { return thread() / 32; }
 DB uint32_t warps() { return threads() / 32; }
+
+DB uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 DB float bf16_lo(uint32_t w) { return as_float(w << 16); }
 DB float bf16_hi(uint32_t w) { return as_float(w & 0xffff0000); }

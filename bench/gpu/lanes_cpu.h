@@ -163,6 +163,8 @@ inline uint64_t add_gpu(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, 
 inline uint32_t add_acq_rel_gpu(uint32_t *p, uint32_t v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 inline uint64_t add_acq_rel_gpu(uint64_t *p, uint64_t v) { return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL); }
 
+inline void prefetch(const void *) {}
+
 inline float as_float(uint32_t v) {
   float f;
   memcpy(&f, &v, 4);

@@ -47,11 +47,31 @@ struct row_format {
 
 constexpr uint32_t group = 128;  // elements that share a scale
 
-DB uint32_t top_of(uint32_t top, uint32_t pair) {
-  uint32_t lo = pair & 0x7fff, hi = pair >> 16 & 0x7fff;
-  if (lo < 0x7f80 && lo > top) top = lo;
-  if (hi < 0x7f80 && hi > top) top = hi;
-  return top;
+// above_infinity takes the bits of the magnitude of an infinity or a NaN, and of nothing less, over their 15 bits.
+constexpr uint32_t above_infinity = 0x80;
+
+// top_of is above_infinity more than the largest of the magnitudes of eight BF16; infinities and NaN come to less than a zero does.
+DB uint32_t top_of(const uint4 &v) {
+  const uint32_t in[4] = {v.x, v.y, v.z, v.w};
+  uint32_t lo = 0, hi = 0;
+  UNROLL for (int j = 0; j < 4; j++) {
+    const uint32_t w = ((in[j] & 0x7fff7fff) + (above_infinity << 16 | above_infinity)) & 0x7fff7fff;
+    lo = larger(lo, w << 16), hi = larger(hi, w);
+  }
+  return larger(lo, hi) >> 16;
+}
+
+// top_of_group is the largest magnitude of a group, of four that a half of the warp has: lanes 0 to 3 of the half get the first's,
+// and so on.
+DB uint32_t top_of_group(const uint4 (&v)[4], uint32_t at) {
+  uint32_t a = top_of(v[0]), b = top_of(v[1]), c = top_of(v[2]), d = top_of(v[3]);
+  const bool last_two = at & 8, odd = at & 4;
+  const uint32_t keep_a = last_two ? c : a, keep_b = last_two ? d : b;
+  a = larger(keep_a, shfl_xor(last_two ? a : c, 8)), b = larger(keep_b, shfl_xor(last_two ? b : d, 8));
+  a = larger(odd ? b : a, shfl_xor(odd ? a : b, 4));
+  a = larger(a, shfl_xor(a, 2));
+  a = larger(a, shfl_xor(a, 1));
+  return larger(a, above_infinity) - above_infinity;
 }
 
 DB uint32_t e4m3x4(uint32_t lo, uint32_t hi, float by) {
@@ -73,28 +93,25 @@ DB void quantise(const row_format &f, uint8_t *row, const uint8_t *from, uint32_
       uint32_t i = (base + lane() / 16 + k * halves) * 16 + at;
       v[k] = i < eights ? x[i] : uint4{};
     }
+    const uint32_t g = base + lane() / 16 + at / 4 * halves;  // whose scale this lane has
+    float top = as_float(top_of_group(v, at) << 16);
+    if (top < 1e-4f) top = 1e-4f;
+    float scale = top / 448, by = 448 / top;
+    uint32_t e = 0;
+    if (f.format != moe::fp8) {
+      e = (as_bits(scale) + 0x7fffff) >> 23;  // raised to a power of two
+      scale = as_float(e << 23), by = as_float((254 - e) << 23);
+    }
+    if (at % 4 == 0 && g < groups) {
+      if (f.format == moe::fp8_ue8m0)
+        scales[g] = uint8_t(e);
+      else
+        reinterpret_cast<float *>(scales)[g] = scale;
+    }
     UNROLL for (int k = 0; k < at_once; k++) {
-      uint32_t g = base + lane() / 16 + k * halves, i = g * 16 + at;
-      uint32_t bits = top_of(top_of(top_of(top_of(0, v[k].x), v[k].y), v[k].z), v[k].w);
-      UNROLL for (uint32_t mask = 8; mask > 0; mask /= 2) {
-        uint32_t other = shfl_xor(bits, mask);
-        bits = other > bits ? other : bits;
-      }
-      float top = as_float(bits << 16);
-      if (top < 1e-4f) top = 1e-4f;
-      float scale = top / 448, by = 448 / top;
-      uint32_t e = 0;
-      if (f.format != moe::fp8) {
-        e = (as_bits(scale) + 0x7fffff) >> 23;  // raised to a power of two
-        scale = as_float(e << 23), by = as_float((254 - e) << 23);
-      }
-      if (i < eights) q[i] = {e4m3x4(v[k].x, v[k].y, by), e4m3x4(v[k].z, v[k].w, by)};
-      if (at == 0 && g < groups) {
-        if (f.format == moe::fp8_ue8m0)
-          scales[g] = uint8_t(e);
-        else
-          reinterpret_cast<float *>(scales)[g] = scale;
-      }
+      const uint32_t i = (base + lane() / 16 + k * halves) * 16 + at;
+      const float with = as_float(shfl(as_bits(by), lane() - at + 4 * k));
+      if (i < eights) q[i] = {e4m3x4(v[k].x, v[k].y, with), e4m3x4(v[k].z, v[k].w, with)};
     }
   }
   const uint32_t me = half * 16 + at, all = halves * 16;
