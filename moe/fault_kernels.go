@@ -66,29 +66,7 @@ func (f *Faults) failed() bool { return gpu.Load(f.Failed, gpu.Relaxed, gpu.Scop
 
 // overBlock says whether operations have failed, the same to all threads of a block: it may happen while they look. What they
 // did before is ordered before what they do after.
-func (f *Faults) overBlock(t gpu.Thread) bool {
-	t.SyncBlock() // one thread's own failure is seen too
-	n := uint32(0)
-	if t.Index() == 0 && f.failed() {
-		n = 1
-	}
-	return fromFirst(t, gpu.U32x4{n})[0] != 0
-}
-
-// fromFirst gives the first thread's numbers to all of a block.
-func fromFirst(t gpu.Thread, v gpu.U32x4) gpu.U32x4 {
-	p := firstThreads.Of(t)
-	if t.Index() == 0 {
-		*p = v
-	}
-	t.SyncBlock()
-	v = *p
-	t.SyncBlock()
-	return v
-}
-
-// firstThreads is fromFirst's.
-var firstThreads gpu.Shared[gpu.U32x4]
+func (f *Faults) overBlock(t gpu.Thread) bool { return t.AnyOfBlock(f.failed()) }
 
 // over says whether operations have failed, the same to all lanes of a warp: it may happen while they look.
 func (f *Faults) over(t gpu.Thread) bool {
