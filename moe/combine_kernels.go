@@ -16,22 +16,44 @@ import (
 //gpu:kernel warps=8
 //gpu:variant Near=1 warps=16
 func LLCombine(t gpu.Thread, a LL) {
+	if gpu.WarpSize > 1 {
+		a.fetchCombine(t)
+	}
 	at := opened.Of(t)
 	if a.begin(t, at, false) {
 		return
 	}
 	op := llOp{&a, &at.now}
-	if a.Parts&sends != 0 && !op.giveBack(t) {
-		return
+	if a.Parts&sends != 0 {
+		op.giveBack(t)
 	}
-	if a.Parts&receives != 0 {
+	if a.Parts&receives != 0 && (a.Parts&sends == 0 || !a.Faults.overBlock(t)) {
 		op.addUp(t)
 	}
 }
 
+// fetchCombine has on its way where the first rows are that each warp answers, and the selections and weights of a block's first token.
+func (a *LL) fetchCombine(t gpu.Thread) {
+	if a.Parts&sends != 0 {
+		a.fetchPeers(t)
+	}
+	if t.Lane() != 0 {
+		return
+	}
+	if i := t.Block() + t.Warp()*t.Blocks(); a.Parts&sends != 0 && i < a.Locals*a.DC.Ranks {
+		local, dst := a.to(i)
+		gpu.Prefetch(gpu.Cast[byte](a.Blocks.At(int(local*a.DC.Ranks + dst))))
+		gpu.Prefetch(gpu.Cast[byte](a.Infos.At(int(local*a.DC.Ranks) * int(a.Cap))))
+	}
+	if token := t.Block(); a.Parts&receives != 0 && t.Warp() == t.Warps()-1 && token < a.Tokens {
+		gpu.Prefetch(gpu.Cast[byte](a.Idx.At(int(token * a.TopK))))
+		gpu.Prefetch(gpu.Cast[byte](a.Weights.At(int(token * a.TopK))))
+	}
+}
+
 // giveBack is the part that sends, and says behind the outputs that the expert has answered. A block's warps share the rows of as
-// many experts and ranks as it has warps, and then each tells another rank. It is false if operations have failed.
-func (a *llOp) giveBack(t gpu.Thread) bool {
+// many experts and ranks as it has warps, and then each tells another rank, unless operations have failed.
+func (a *llOp) giveBack(t gpu.Thread) {
 	if t.Block() == 0 && t.Index() == 0 {
 		a.Answers.At(int(a.now.Set)).Store(a.now.Answers)
 	}
@@ -48,29 +70,39 @@ func (a *llOp) giveBack(t gpu.Thread) bool {
 	for i, step := t.Block(), t.Blocks(); i < end; i += step * t.Warps() {
 		n := pairsOf(t, i, end)
 		if t.Warp() < n && t.Lane() == 0 {
-			local, dst := a.to(i + t.Warp()*step)
-			b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
-			found.Of(t)[t.Warp()] = arrival{rows: b.Rows, begin: b.Begin}
+			found.Of(t)[t.Warp()] = a.toAnswer(i + t.Warp()*step)
 		}
 		t.SyncBlock()
 		s := sharesOf(t, n, a.row())
 		for w := range n {
 			a.answer(t, i+w*step, found.Of(t)[w], &s, past)
 		}
-		if a.Faults.overBlock(t) {
-			return false // and nobody is told that the experts have answered
-		}
-		if t.Warp() < n {
+		t.SyncBlock()
+		if t.Warp() < n && !a.Faults.over(t) { // else nobody is told that the experts have answered
 			a.tell(t, i+t.Warp()*step, found.Of(t)[t.Warp()].rows)
 		}
 		t.SyncBlock() // before there are others
 	}
-	return true
 }
 
 // to is a local expert and a rank that it answers, number i of all pairs: each rank begins with itself.
 func (a *LL) to(i int32) (local, dst int32) {
 	return i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks
+}
+
+// toAnswer is what a pair's answers are to, all that is looked up for them.
+func (a *llOp) toAnswer(i int32) arrival {
+	local, dst := a.to(i)
+	b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
+	r := arrival{rows: b.Rows, begin: b.Begin}
+	if p, near := a.lsa(dst); near && !a.missing(dst) {
+		c, s := gin.Open(&a.DC, a.context(local)), gin.OK
+		if r.back, s = c.LSAArea(p, a.Recv, a.back(0, 0), uint64(a.MaxTokens)*uint64(a.TopK)*a.row()); s != gin.OK {
+			a.failSend(s, dst, local)
+			r.rows = 0
+		}
+	}
+	return r
 }
 
 // answer sends a pair's rows, past caches or not. All warps of a block call it.
@@ -80,9 +112,7 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
-	c.SetPastCaches(past)
-	of := *s
-	p, near := a.lsa(dst)
+	of, near := *s, a.Near != 0 || !b.back.IsNil()
 	if !near {
 		of.parts, of.each = 1, uint32(a.row())
 	}
@@ -97,14 +127,9 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 				continue
 			}
 			at, n := of.part(part, a.row())
-			from, to := a.output(row)+at, a.back(f.Token, f.K)+at
-			var q gin.Status
 			if near {
-				q = c.LSAPut(gin.ByWarp(t), p, a.Recv, to, a.Out.Base.Byte(from), n)
-			} else {
-				q = c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, to, a.Out, from, n, gin.None())
-			}
-			if !a.sent(t, q, dst, local) {
+				copyWarp(t, b.back.Byte(a.back(f.Token, f.K)-a.back(0, 0)+at), a.Out.Base.Byte(a.output(row)+at), n, past)
+			} else if q := c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, a.back(f.Token, f.K), a.Out, a.output(row), a.row(), gin.None()); !a.sent(t, q, dst, local) {
 				return
 			}
 		}

@@ -7,17 +7,17 @@ import "github.com/doorbell-net/doorbell/gpu"
 // lookedAt is how many loads of a lane are on their way while selections are counted.
 const lookedAt = 8
 
-// count counts how many messages go into each box: a warp those into its share of the boxes, of all tokens. The last warps of
-// each block come first, which have the fewest messages to send themselves, and of those the last blocks', which may have no
-// token.
+// count counts how many messages go into each box: a warp those into its share of the boxes, of all tokens, for each lane one at
+// least. The last blocks come first, which may have no token.
 func (a *llOp) count(t gpu.Thread) {
 	far := a.farBoxes()
 	end := far
 	if a.PerRank != 0 {
 		end += a.Experts // no more than Cap selections name one, as if it had a box
 	}
-	share := (end + t.Blocks()*t.Warps() - 1) / (t.Blocks() * t.Warps())
-	from := share * ((t.Warps()-1-t.Warp())*t.Blocks() + t.Blocks() - 1 - t.Block())
+	all := t.Blocks() * t.Warps()
+	share := max((end+all-1)/all, gpu.WarpSize)
+	from := share * ((t.Blocks()-1-t.Block())*t.Warps() + t.Warps() - 1 - t.Warp())
 	if end = min(from+share, end); from >= end {
 		return
 	}
@@ -29,16 +29,23 @@ func (a *llOp) count(t gpu.Thread) {
 			}
 		}
 	}
-	t.SyncWarp() // lane 0 has what each lane has counted
-	for box := from; box < end; box++ {
-		if box < far {
-			if rank, _ := a.place(box); a.first(rank) < a.first(rank+1) && !a.missing(rank) {
-				a.gone(t, box, allCounted)
-			}
-		} else if t.Lane() == 0 {
-			a.named(box, box-far)
-		}
+	t.SyncWarp()                             // each lane has what all have counted
+	for ; from < end; from += gpu.WarpSize { // the same to all lanes
+		a.counts(t, from+t.Lane(), end)
 	}
+}
+
+// counts ends the count of a lane's box, if it is before the end. All lanes of a warp call it.
+func (a *llOp) counts(t gpu.Thread, box, end int32) {
+	n, far := uint32(0), a.farBoxes()
+	if box < min(end, far) {
+		if rank, _ := a.place(box); a.first(rank) < a.first(rank+1) && !a.missing(rank) {
+			n = a.gone(box, allCounted, a.partsOf(t))
+		}
+	} else if box < end {
+		a.named(box, box-far)
+	}
+	a.sendCounts(t, box, n)
 }
 
 // countExperts counts the selections of each expert whose place in the table of boxes is one of those.

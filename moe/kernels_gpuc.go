@@ -37,6 +37,7 @@ var (
 			Variant("LLCombine_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 			Split("LLCombine_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLDispatchKernel = gpu.NewKernel("LLDispatch", LLDispatch, kernelsPTX, kernelsCubins...).
+				Variant("LLDispatch_Near1_PerRank0_Deterministic0", func(a *LL) bool { return a.Near == 1 && a.PerRank == 0 && a.Deterministic == 0 && a.DC.NIC == 0 }).
 				Variant("LLDispatch_Near1", func(a *LL) bool { return a.Near == 1 && a.DC.NIC == 0 }).
 				Split("LLDispatch_DC_NIC1", func(a *LL) bool { return a.DC.NIC == 1 })
 	LLSignalsKernel = gpu.NewKernel("LLSignals", LLSignals, kernelsPTX, kernelsCubins...)

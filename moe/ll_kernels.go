@@ -46,12 +46,12 @@ type LLNext struct {
 
 // Box is what is known of this rank's messages to a box. It is 0 between two dispatches: who tells the box's rank clears it.
 type Box struct {
-	Gone  uint64 // messages on their way, and from oneCounted on what they come to
+	Gone  uint64 // parts of messages on their way, and from oneCounted on how many messages they come to
 	Taken uint32 // slots
 	_     uint32
 }
 
-// What is added to Box.Gone besides 1 for each message.
+// What is added to Box.Gone besides 1 for each part of a message.
 const (
 	oneCounted = 1 << 32
 	allCounted = 1 << 63
@@ -137,13 +137,30 @@ func (a *LL) begin(t gpu.Thread, p *opening, next bool) (over bool) {
 	return p.over
 }
 
+// fetchPeers has on its way what is looked up of ranks that are stored to. Kernels begin with what they read first, while they wait for
+// what the operation is: each trip to memory takes a GPU as long as a hundred instructions.
+func (a *LL) fetchPeers(t gpu.Thread) {
+	for i := t.Index(); i < a.DC.LSASize; i += t.Threads() {
+		gpu.Prefetch(gpu.Cast[byte](a.Recv.Peer(a.Recv.LSA0 + i)))
+		gpu.Prefetch(gpu.Cast[byte](a.DC.PeerLSA.At(int(i))))
+	}
+}
+
+// prefetch is of bytes by so many threads, of which the calling one is number i.
+func prefetch(p gpu.Ptr[byte], bytes uint64, i, threads int32) {
+	const line = 128
+	for at := uint64(i) * line; at < bytes; at += uint64(threads) * line {
+		gpu.Prefetch(p.Byte(at))
+	}
+}
+
 // ahead is the next dispatch.
 func (a *LL) ahead() LLTurn {
-	next, tokens := a.Next.Raw(), uint32(a.Tokens)
+	next, tokens := gpu.Cast[gpu.U32x4](a.Next).Load(), uint32(a.Tokens) // in one load
 	if !a.Count.IsNil() {
 		tokens = min(tokens, a.Count.Load())
 	}
-	now := LLTurn{Op: next.Op, Set: next.Place, Tokens: int32(tokens)}
+	now := LLTurn{Op: uint64(next[1])<<32 | uint64(next[0]), Set: int32(next[2]), Tokens: int32(tokens)}
 	if now.Set >= a.Sets {
 		now.Set, now.Half = now.Set-a.Sets, 1
 	}
@@ -232,8 +249,10 @@ func (a *LL) place(box int32) (rank, local int32) {
 
 // goes is the far box that a message is put into for selection i of all tokens': -1 if there is none, or an earlier selection of
 // its token has put one there already.
-func (a *LL) goes(i int32) int32 {
-	e := a.expert(i)
+func (a *LL) goes(i int32) int32 { return a.boxOf(i, a.expert(i)) }
+
+// boxOf is goes of selection i that is of expert e, or of none.
+func (a *LL) boxOf(i, e int32) int32 {
 	if e < 0 || a.PerRank == 0 {
 		return e
 	}
@@ -303,9 +322,14 @@ func (a *llOp) fail(s gin.Status, what uint32, rank int32, x, y int64) {
 // sent says whether a put or signal to a rank, for one of its experts, was taken, and fails if it was not.
 func (a *llOp) sent(t gpu.Thread, s gin.Status, rank, local int32) bool {
 	if s != gin.OK && t.Lane() == 0 {
-		a.fail(s, FaultSend, rank, int64(a.first(rank)+local), 0)
+		a.failSend(s, rank, local)
 	}
 	return s == gin.OK
+}
+
+// failSend is fail for a rank, and one of its experts, that something could not be sent to.
+func (a *llOp) failSend(s gin.Status, rank, local int32) {
+	a.fail(s, FaultSend, rank, int64(a.first(rank)+local), 0)
 }
 
 // missing says that a rank takes no part, and nowhere that an expert is of such a rank.
@@ -316,8 +340,10 @@ func (a *LL) nowhere(e int32) bool {
 
 // expert is selection i of all tokens', -1 for none. What is no expert counts as none (its dispatch has reported it), and so does
 // one of a rank that is missing.
-func (a *LL) expert(i int32) int32 {
-	e := a.Idx.At(int(i)).Load()
+func (a *LL) expert(i int32) int32 { return a.known(a.Idx.At(int(i)).Load()) }
+
+// known is e, or -1 if that is none.
+func (a *LL) known(e int32) int32 {
 	if e < 0 || e >= a.Experts || a.nowhere(e) {
 		return -1
 	}

@@ -54,7 +54,10 @@ func (a *llOp) receivePairs(t gpu.Thread, first, n int32) {
 }
 
 // arrival is what came of a rank for a local expert, and where its rows begin among the expert's.
-type arrival struct{ messages, rows, begin uint32 }
+type arrival struct {
+	messages, rows, begin uint32
+	back                  gpu.Ptr[byte] // where their answers go, if the rank is stored to
+}
 
 // found is what a block's warps have found, of which it has 32 at most.
 var found gpu.Shared[[32]arrival]
@@ -77,7 +80,12 @@ func sharesOf(t gpu.Thread, n int32, bytes uint64) shares {
 		rows += int32(found.Of(t)[w].rows)
 	}
 	parts := max(1, t.Warps()/max(rows, 1))
-	return shares{parts: parts, each: ((uint32(bytes)+uint32(parts)-1)/uint32(parts) + 15) &^ 15}
+	return shares{parts: parts, each: shareOf(parts, bytes)}
+}
+
+// shareOf is the size of a part, of so many of so many bytes.
+func shareOf(parts int32, bytes uint64) uint32 {
+	return ((uint32(bytes)+uint32(parts)-1)/uint32(parts) + 15) &^ 15
 }
 
 // take says whether the next part is the calling warp's.
@@ -90,7 +98,7 @@ func (s *shares) take(t gpu.Thread) bool {
 }
 
 // part is where part i of a row begins, and its size.
-func (s *shares) part(i int32, bytes uint64) (from, n uint64) {
+func (s shares) part(i int32, bytes uint64) (from, n uint64) {
 	from = min(uint64(uint32(i)*s.each), bytes)
 	return from, min(uint64(s.each), bytes-from)
 }
@@ -111,7 +119,7 @@ func (a *llOp) arrive(t gpu.Thread, i int32) {
 		begin := a.room(local, rows)
 		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
 		a.Meter.took(local, rows)
-		found.Of(t)[t.Warp()] = arrival{messages, rows, begin}
+		found.Of(t)[t.Warp()] = arrival{messages: messages, rows: rows, begin: begin}
 	}
 }
 

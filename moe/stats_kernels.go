@@ -26,7 +26,14 @@ func (m *Meter) on() bool { return !m.Waited.IsNil() }
 // note counts n messages of so many bytes, and signals: by stores to a rank that is near, else by the network. The first lane of a
 // warp does it.
 func (m *Meter) note(t gpu.Thread, near bool, n uint32, bytes uint64, signals uint32) {
-	if !m.on() || t.Lane() != 0 {
+	if t.Lane() == 0 {
+		m.add(near, n, bytes, signals)
+	}
+}
+
+// add is note by any thread.
+func (m *Meter) add(near bool, n uint32, bytes uint64, signals uint32) {
+	if !m.on() {
 		return
 	}
 	way := 0

@@ -44,6 +44,44 @@ struct opening {
 };
 SHARED opening opened;
 
+// pair is a local expert and a rank, number i of all pairs.
+struct pair {
+  int32_t local, rank;
+};
+DB pair from_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, a.Deterministic ? i % a.DC.Ranks : (a.DC.Rank + i) % a.DC.Ranks}; }
+DB pair to_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks}; }
+
+DB uint64_t row_number(const ll &a, int32_t local, uint32_t n) { return uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + n; }
+
+// fetch_peers, fetch_dispatch and fetch_combine have on their way what a block reads first.
+DB void fetch_peers(const ll &a) {
+  for (int32_t i = int32_t(thread()); i < a.DC.LSASize; i += int32_t(threads())) prefetch(word::peer_of(a.Recv.Info, a.Recv.LSA0 + i)), prefetch(a.DC.PeerLSA + i);
+}
+DB void fetch_dispatch(const ll &a) {
+  const int32_t token = int32_t(block()), i = int32_t(block() + warp() * blocks());
+  if (a.Parts & sends) {
+    fetch_peers(a);
+    constexpr uint32_t line = 128;
+    for (uint32_t at = thread() * line; token < a.Tokens && at < row_bytes(a); at += threads() * line) prefetch(a.X + uint64_t(uint32_t(token)) * row_bytes(a) + at);
+    if (token < a.Tokens && thread() == threads() - 1) prefetch(a.Idx + token * a.TopK);
+  }
+  if ((a.Parts & receives) && i < a.Locals * a.DC.Ranks) {
+    const pair p = from_pair(a, i);
+    if (lane() == 0) prefetch(a.Packed + p.local);
+    for (int32_t set = int32_t(lane()); set < 2 * a.Sets; set += 32) prefetch(a.Ends + (set * a.Boxes + p.local) * a.DC.Ranks + p.rank);
+  }
+}
+DB void fetch_combine(const ll &a) {
+  const int32_t token = int32_t(block()), i = int32_t(block() + warp() * blocks());
+  if (a.Parts & sends) fetch_peers(a);
+  if (lane() != 0) return;
+  if ((a.Parts & sends) && i < a.Locals * a.DC.Ranks) {
+    const pair p = to_pair(a, i);
+    prefetch(a.Blocks + p.local * a.DC.Ranks + p.rank), prefetch(a.Infos + row_number(a, p.local, 0));
+  }
+  if ((a.Parts & receives) && warp() == warps() - 1 && token < a.Tokens) prefetch(a.Idx + token * a.TopK), prefetch(a.Weights + token * a.TopK);
+}
+
 // begin gives each thread its operation: the next dispatch, or the turn's. It is false if operations have failed.
 DB bool begin(const ll &a, bool next, llturn &now) {
   if (thread() == 0) {
@@ -86,23 +124,32 @@ DB void send_count(const ll &a, const llturn &now, const spread &of, int32_t e, 
   raise(a, rank, local, dispatch_signal(a, now, local, a.DC.Rank), uint64_t(n) + 1);
 }
 
-// gone adds to what is known of a box: who finds that all of its messages are counted and on their way sends the count, and clears
-// it. A thread calls it.
-DB void gone(const ll &a, const llturn &now, const spread &of, int32_t e, uint64_t more) {
+// parts_of is how many warps send a message, a part each, where a block has several for each of a token's.
+DB int32_t parts_of(const ll &a) { return int32_t(warps()) > a.TopK ? int32_t(warps()) / a.TopK : 1; }
+
+// copy_part is a warp's part of a copy that so many share.
+DB void copy_part(uint32_t i, uint32_t parts, uint8_t *to, const uint8_t *from, uint32_t bytes) {
+  uint32_t share = ((bytes + parts - 1) / parts + 15) & ~15u, at = i * share < bytes ? i * share : bytes, left = bytes - at;
+  copy_warp(to + at, from + at, left < share ? left : share);
+}
+
+// gone adds to what is known of a box, whose messages are so many parts each: who finds that all of them are counted and on their way
+// sends the count, and clears it. A thread calls it.
+DB void gone(const ll &a, const llturn &now, const spread &of, int32_t e, uint64_t more, int32_t parts) {
   moe::box &b = a.Far[e];
   const uint64_t is = add_acq_rel_gpu(&b.Gone, more) + more;
   const uint32_t all = uint32_t((is & ~all_counted) >> 32), room = uint32_t(a.BoxCap);
-  if (is < all_counted || uint32_t(is) != all) return;
+  if (is < all_counted || uint32_t(is) != all * uint32_t(parts)) return;
   b = {};
   if (all > room) refuse(a.Faults, now.Op, moe::fault_copies, a.DC.Rank, all, e);
   send_count(a, now, of, e, all < room ? all : room);
 }
 
-// count counts the messages to a warp's share of the boxes, those of the last warps of the last blocks first.
+// count counts the messages to a warp's share of the boxes, for each lane one at least, those of the last blocks first.
 DB void count(const ll &a, const llturn &now, const spread &of) {
   constexpr int loads = 8;
-  const int32_t n = now.Tokens * a.TopK, all = int32_t(blocks() * warps()), share = (a.Experts + all - 1) / all;
-  const int32_t from = share * int32_t((warps() - 1 - warp()) * blocks() + blocks() - 1 - block());
+  const int32_t n = now.Tokens * a.TopK, all = int32_t(blocks() * warps()), least = (a.Experts + all - 1) / all, share = least > 32 ? least : 32;
+  const int32_t from = share * int32_t((blocks() - 1 - block()) * warps() + warps() - 1 - warp());
   const int32_t end = from + share < a.Experts ? from + share : a.Experts;
   if (from >= end) return;
   for (int32_t i = int32_t(lane()); i < n; i += loads * 32) {
@@ -112,8 +159,7 @@ DB void count(const ll &a, const llturn &now, const spread &of) {
       if (e[j] >= from && e[j] < end) add_gpu(&a.Far[e[j]].Gone, one_counted);
   }
   sync_warp();
-  for (int32_t e = from; e < end; e++)
-    if (lane() == 0) gone(a, now, of, e, all_counted);
+  for (int32_t e = from + int32_t(lane()); e < end; e += 32) gone(a, now, of, e, all_counted, parts_of(a));
 }
 
 // route is where a message goes: to which expert, -1 for none, and as which number.
@@ -124,6 +170,9 @@ struct route {
 SHARED route routes[2][32];
 
 DB void send(const ll &a, const llturn &now, const spread &of) {
+  const int32_t parts = parts_of(a), me = int32_t(warp());
+  const int32_t unit = parts > 1 ? me % a.TopK : me, part = parts > 1 ? me / a.TopK : 0;  // what this warp sends first
+  const uint32_t makers = warps() > 1 ? warps() - 1 : 1;  // of the payload, while the last warp finds out where it goes
   int turn = 0;
   for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks()), turn ^= 1) {
     uint8_t *msg = a.Stage.Base + uint64_t(uint32_t(now.Set * a.MaxTokens + token)) * msg_bytes(a);
@@ -135,24 +184,24 @@ DB void send(const ll &a, const llturn &now, const spread &of) {
       reinterpret_cast<uint16_t *>(msg + sizeof(moe::header))[k] = uint16_t(e);
       routes[turn][k] = {e, e >= 0 && !a.Deterministic ? add_gpu(&a.Far[e].Taken, uint32_t(1)) : 0};
     }
-    if (a.Format != moe::bf16) quantise({a.Format, a.Hidden, a.Values, a.Payload}, msg + a.Head, x, warp(), warps());
+    if (a.Format != moe::bf16 && warp() < makers) quantise({a.Format, a.Hidden, a.Values, a.Payload}, msg + a.Head, x, warp(), makers);
     sync_block();
-    for (int32_t k = int32_t(warp()); k < a.TopK; k += int32_t(warps())) {
+    for (int32_t k = unit; k < a.TopK && part < parts; k += int32_t(warps())) {
       route r = routes[turn][k];
       if (r.expert < 0) continue;
       if (a.Deterministic) r.n = earlier(a, r.expert, token * a.TopK + k);
       if (r.n < uint32_t(a.BoxCap)) {
         int32_t rank = of.owner(r.expert), local = r.expert - of.first(rank);
-        uint32_t staged = msg_bytes(a);
         uint8_t *to = lsa_pointer(a.Recv, lsa_rank(a.DC, rank), slot(a, now, local, a.DC.Rank, r.n));
         if (a.Format == moe::bf16) {  // the row as it is
-          copy_warp(to + a.Head, x, row_bytes(a));
-          staged = uint32_t(a.Head);
+          copy_part(part, parts, to + a.Head, x, row_bytes(a));
+          if (part == 0) copy_warp(to, msg, uint32_t(a.Head));
+        } else {
+          copy_part(part, parts, to, msg, msg_bytes(a));
         }
-        copy_warp(to, msg, staged);
         sync_warp();
       }
-      if (lane() == 0) gone(a, now, of, r.expert, 1);
+      if (lane() == 0) gone(a, now, of, r.expert, 1, parts);
     }
   }
   count(a, now, of);
@@ -233,21 +282,7 @@ struct shares {
     if (++next == warps()) next = 0;
     return mine;
   }
-  // copy is the calling warp's part of so many bytes.
-  DB void copy(uint32_t i, uint8_t *to, const uint8_t *from, uint32_t bytes) const {
-    uint32_t share = (bytes / parts + 15) & ~15u, at = i * share < bytes ? i * share : bytes, left = bytes - at;
-    copy_warp(to + at, from + at, i == parts - 1 || left < share ? left : share);
-  }
 };
-
-// pair is a local expert and a rank, number i of all pairs.
-struct pair {
-  int32_t local, rank;
-};
-DB pair from_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, a.Deterministic ? i % a.DC.Ranks : (a.DC.Rank + i) % a.DC.Ranks}; }
-DB pair to_pair(const ll &a, int32_t i) { return {i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks}; }
-
-DB uint64_t row_number(const ll &a, int32_t local, uint32_t n) { return uint64_t(uint32_t(local * a.DC.Ranks)) * uint32_t(a.Cap) + n; }
 
 // room is where the next so many rows of a local expert begin. Who takes the last leaves word of how many they are in all.
 DB uint32_t room(const ll &a, int32_t local, uint32_t rows) {
@@ -283,7 +318,7 @@ DB void receive_pairs(const ll &a, const llturn &now, int32_t first_expert, int3
           moe::row_info f = info(a, now, first, j, p.rank, e);
           if (lane() == 0) a.Infos[to + j] = f;
         }
-        s.copy(part, a.Rows + (to + j) * uint32_t(a.Payload), first + uint64_t(j) * msg_bytes(a) + a.Head, uint32_t(a.Payload));
+        copy_part(part, s.parts, a.Rows + (to + j) * uint32_t(a.Payload), first + uint64_t(j) * msg_bytes(a) + a.Head, uint32_t(a.Payload));
       }
   }
   sync_block();  // before there are others
@@ -307,6 +342,7 @@ DB void receive(const ll &a, const llturn &now, const spread &of) {
 }
 
 KERNEL(LLDispatch, ll, 16) {
+  fetch_dispatch(a);
   llturn now;
   if (!begin(a, a.Parts & sends, now)) return;
   const spread of(a.Experts, a.DC.Ranks);
@@ -337,7 +373,7 @@ DB bool give_back(const ll &a, const llturn &now, const spread &of) {
           const uint64_t row = row_number(a, p.local, b.begin + j);
           const moe::row_info f = a.Infos[row];
           if (f.Token < 0) continue;
-          s.copy(part, lsa_pointer(a.Recv, lsa_rank(a.DC, p.rank), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
+          copy_part(part, s.parts, lsa_pointer(a.Recv, lsa_rank(a.DC, p.rank), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
         }
     }
     if (over_block(a.Faults)) return false;
@@ -390,6 +426,7 @@ DB void add_up(const ll &a, const llturn &now, const spread &of) {
 }
 
 KERNEL(LLCombine, ll, 16) {
+  fetch_combine(a);
   llturn now;
   if (!begin(a, false, now)) return;
   const spread of(a.Experts, a.DC.Ranks);
