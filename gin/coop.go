@@ -16,7 +16,7 @@ type Coop struct {
 
 const (
 	coopThread = iota
-	coopLanes
+	coopLanes  // up to here each is alone
 	coopWarp
 	coopBlock
 )

@@ -18,7 +18,8 @@ import (
 // companion queue pair of this rank to itself, which waits for the CQE of the put and then adds.
 
 // postWQEs is post for a NIC: dst and src are the windows at the peer's end and at this one. A put larger than the NIC's
-// messages goes as several, the action with the last; when it times out in between, some of its bytes were put.
+// messages goes as several, the action with the last; when it times out in between, some of its bytes were put. mine is what was taken
+// for a lane beforehand.
 func (c *Context) postWQEs(t gpu.Thread, i, world int32, d *abi.Desc, act *Action, dst, src gpu.Ptr[abi.WindowInfo], l *look, mine *lot) Status {
 	if l.stuck|l.ended != 0 {
 		return l.why()
