@@ -14,7 +14,7 @@ import (
 //gpu:kernel warps=8
 //gpu:variant OneNode=1
 func HTDispatch(t gpu.Thread, a HT) {
-	if a.Faults.over(t) {
+	if a.Faults.over(t) || !a.reaches(t) {
 		return
 	}
 	channel, role := a.role(t)
@@ -38,6 +38,19 @@ func HTDispatch(t gpu.Thread, a HT) {
 	}
 }
 
+// reaches says whether all ranks of this node have room for rows, and fails if not. A warp calls it, once: each look is a trip to memory.
+func (a *HT) reaches(t gpu.Thread) bool {
+	all, c := true, gin.Open(&a.DC, 0)
+	for i := t.Lane(); i < a.Node; i += gpu.WarpSize {
+		rank := a.near(i)
+		if _, s := c.LSAArea(gin.LSARank(&a.DC, rank), a.Win, a.rowAt(0), uint64(a.MaxRows)*uint64(a.Payload)); s != gin.OK {
+			a.fail(s, FaultSend, rank, 0, 0)
+			all = false
+		}
+	}
+	return gpu.All(t, all)
+}
+
 // htRow is what a rank gets of a token.
 type htRow struct {
 	payload gpu.Ptr[byte]
@@ -49,9 +62,8 @@ type htRow struct {
 
 // send sends the tokens of a channel.
 func (a *HT) send(t gpu.Thread, channel int32) {
-	c := gin.Open(&a.DC, channel%a.DC.Contexts)
-	c.SetPastCaches(a.pastCaches())
 	token, end := a.channel(channel)
+	past := a.pastCaches()
 	for ; token < end; token++ {
 		places := a.Place.At(int(token) * int(a.DC.Ranks))
 		if a.Again == 0 {
@@ -66,7 +78,7 @@ func (a *HT) send(t gpu.Thread, channel int32) {
 		for i := range a.Node {
 			rank := a.near((a.DC.Rank + i) % a.Node)
 			if row := places.At(int(rank)).Load(); row >= 0 {
-				a.deliver(t, &c, rank, row, &r)
+				a.deliver(t, rank, row, &r, past)
 			}
 		}
 		for i := int32(1); i < a.nodes(); i++ {
@@ -97,8 +109,8 @@ func (a *HT) rowOf(t gpu.Thread, token int32) htRow {
 	return r
 }
 
-// deliver stores a row at a rank of this node.
-func (a *HT) deliver(t gpu.Thread, c *gin.Context, rank, row int32, r *htRow) {
+// deliver stores a row at a rank of this node, past caches or not.
+func (a *HT) deliver(t gpu.Thread, rank, row int32, r *htRow, past bool) {
 	p := gin.LSARank(&a.DC, rank)
 	info := gin.LSAPointer(a.Win, p, a.infoAt(row))
 	first, end := a.experts(rank, 1)
@@ -117,9 +129,7 @@ func (a *HT) deliver(t gpu.Thread, c *gin.Context, rank, row int32, r *htRow) {
 		experts.At(int(k)).Store(e - first)
 		weights.At(int(k)).Store(w)
 	}
-	if s := c.LSAPut(gin.ByWarp(t), p, a.Win, a.rowAt(row), r.payload, uint64(a.Payload)); s != gin.OK && t.Lane() == 0 {
-		a.fail(s, FaultSend, rank, 0, 0)
-	}
+	copyWarp(t, gin.LSAPointer(a.Win, p, a.rowAt(row)), r.payload, uint64(a.Payload), past)
 }
 
 // sendTo sends a row to another node, whose ranks it goes to at those places.
@@ -221,14 +231,14 @@ func (a *HT) pass(t gpu.Thread, w *way) bool {
 		return false
 	}
 	r := htRow{payload: m.Byte(uint64(a.Head)), experts: experts, weights: weights, rank: a.peer(w.node), token: int32(h.Token)}
-	w.c.SetPastCaches(a.pastCaches())
+	past := a.pastCaches()
 	for i := range a.Node {
 		row := places.At(int(i)).Load()
 		if t.Lane() == 0 {
 			route.At(int(i)).Store(row)
 		}
 		if row >= 0 {
-			a.deliver(t, &w.c, a.near(i), row, &r)
+			a.deliver(t, a.near(i), row, &r, past)
 		}
 	}
 	a.taken(t, w)
