@@ -94,7 +94,6 @@ func progLSA(r *rank) {
 		sent := uint64(0)
 		want := make([]byte, slot)
 		for k, n := range []int{0, 1, 63, 64, 65, 1000, most} {
-			c.SetPastCaches((int32(k)+d.Rank)%2 == 0)
 			for kind, co := range []gin.Coop{gin.ByThread(t), gin.ByWarp(t), gin.ByBlock(t)} {
 				dst, src := uint64(8+k+kind), uint64(2*k+kind)
 				for p := range lsa.Ranks {

@@ -23,8 +23,6 @@ type Context struct {
 	nearWas  uint64          // what the LSA word beside it was then, acquired
 	timeout  uint64
 	perNode  uint64 // reciprocal of the ranks in a node where only one of them has a queue, else of 1
-
-	pastCaches bool // stores to LSA peers go past them
 }
 
 // Open is context number id of the communicator. One that does not exist answers each call with Invalid.
@@ -54,10 +52,6 @@ func (c *Context) SetTimeout(ns uint64) { c.timeout = ns }
 // SetReleased says at which scope the caller has already released what its later puts send. With gpu.ScopeSys they
 // add no fence: one release may so cover many puts.
 func (c *Context) SetReleased(s gpu.Scope) { c.released = s }
-
-// SetPastCaches has this Context's later LSAPuts, but those of blocks, store past the caches of the software device's cores, or
-// not: it pays for who sends more at a time than they hold. On a GPU it changes nothing.
-func (c *Context) SetPastCaches(on bool) { c.pastCaches = on }
 
 // queue finds the queue to a rank of a team and that rank's number in the world; ok is false when there is none. It
 // divides nothing and branches nowhere, so that a compiler does all of it before a loop of puts.

@@ -60,11 +60,7 @@ func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src 
 			bytes = 0
 		}
 	}
-	if c.pastCaches && gpu.WarpSize == 1 && co.kind != coopBlock {
-		gpu.CopyPastCaches(to, src, bytes)
-	} else {
-		lsaCopy(co, to, src, bytes)
-	}
+	lsaCopy(co, to, src, bytes)
 	if bad != OK && bytes > 0 && co.begin() {
 		to.Store(to.Load() ^ 1)
 	}
