@@ -57,16 +57,20 @@ func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 			to.At(int(i + 6*lanes)).Store(g)
 			to.At(int(i + 7*lanes)).Store(h)
 		}
-		var rest [8]U32x4 // as many as are left, at once too
-		for k := range rest {
-			if j := i + uint64(k)*lanes; j < vecs {
-				rest[k] = from.At(int(j)).Load()
+		if i+lanes < vecs {
+			var rest [8]U32x4 // as many as are left, at once too
+			for k := range rest {
+				if j := i + uint64(k)*lanes; j < vecs {
+					rest[k] = from.At(int(j)).Load()
+				}
 			}
-		}
-		for k := range rest {
-			if j := i + uint64(k)*lanes; j < vecs {
-				to.At(int(j)).Store(rest[k])
+			for k := range rest {
+				if j := i + uint64(k)*lanes; j < vecs {
+					to.At(int(j)).Store(rest[k])
+				}
 			}
+		} else if i < vecs { // most of a block have one or none of what is small
+			to.At(int(i)).Store(from.At(int(i)).Load())
 		}
 		done = vecs * 16
 	}

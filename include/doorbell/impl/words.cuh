@@ -228,17 +228,21 @@ DOORBELL_DEVICE void copy(coop co, uint8_t *dst, const uint8_t *src, uint64_t by
 #endif
       for (int k = 0; k < at_once; k++) to[i + k * all] = v[k];
     }
-    wide rest[at_once];  // as many as are left, at once too
+    if (i + all < vecs) {
+      wide rest[at_once];  // as many as are left, at once too
 #ifdef __CUDACC__
 #pragma unroll
 #endif
-    for (int k = 0; k < at_once; k++)
-      if (i + k * all < vecs) rest[k] = from[i + k * all];
+      for (int k = 0; k < at_once; k++)
+        if (i + k * all < vecs) rest[k] = from[i + k * all];
 #ifdef __CUDACC__
 #pragma unroll
 #endif
-    for (int k = 0; k < at_once; k++)
-      if (i + k * all < vecs) to[i + k * all] = rest[k];
+      for (int k = 0; k < at_once; k++)
+        if (i + k * all < vecs) to[i + k * all] = rest[k];
+    } else if (i < vecs) {  // most of a block have one or none of what is small
+      to[i] = from[i];
+    }
     done = vecs * 16;
   }
   for (uint64_t i = done + me; i < bytes; i += all) dst[i] = src[i];
