@@ -5,8 +5,7 @@
 //
 // Twins of package moe's kernels (ll.cu, ht.cu) are tried on the CPU too, in the place of ours: a block's threads there are contexts of
 // one thread of the host, 32 to a warp (lanes_cpu.h), and what comes is compared to the byte. So is the twin of what posts to a NIC
-// (gdaki.cu): WQE by WQE. ptxas 13.0 makes of it 424 instructions for sm_90, of ours, which has what gin does of a put and of a value
-// each whole, waits for room among it, 2,768 (nvdisasm 13.5). What a put executes is counted on a GPU, and was not yet.
+// (gdaki.cu): WQE by WQE. What a put executes of either is counted on a GPU (tools/measure -wqes).
 //
 // # Seen on one H200, driver 580
 //
