@@ -40,8 +40,9 @@ type LLTurn struct {
 type LLNext struct {
 	Op     uint64
 	Place  int32  // its Half and Set: Op modulo 2*Sets
+	_      uint32 // so far all blocks read in one load
 	Looked uint32 // blocks; 0 between two dispatches
-	_      [48]byte
+	_      [44]byte
 }
 
 // Box is what is known of this rank's messages to a box. It is 0 between two dispatches: who tells the box's rank clears it.
@@ -156,7 +157,7 @@ func prefetch(p gpu.Ptr[byte], bytes uint64, i, threads int32) {
 
 // ahead is the next dispatch.
 func (a *LL) ahead() LLTurn {
-	next, tokens := gpu.Cast[gpu.U32x4](a.Next).Load(), uint32(a.Tokens) // in one load
+	next, tokens := gpu.Cast[gpu.U32x4](a.Next).Load(), uint32(a.Tokens)
 	if !a.Count.IsNil() {
 		tokens = min(tokens, a.Count.Load())
 	}

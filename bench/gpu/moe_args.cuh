@@ -119,14 +119,16 @@ static_assert(offsetof(llturn, reserved5) == 28);
 struct llnext {
   uint64_t Op;
   int32_t Place;
+  uint32_t reserved2;
   uint32_t Looked;
-  uint8_t reserved3[48];
+  uint8_t reserved4[44];
 };
 static_assert(sizeof(llnext) == 64 && alignof(llnext) == 8);
 static_assert(offsetof(llnext, Op) == 0);
 static_assert(offsetof(llnext, Place) == 8);
-static_assert(offsetof(llnext, Looked) == 12);
-static_assert(offsetof(llnext, reserved3) == 16);
+static_assert(offsetof(llnext, reserved2) == 12);
+static_assert(offsetof(llnext, Looked) == 16);
+static_assert(offsetof(llnext, reserved4) == 20);
 
 struct box {
   uint64_t Gone;
