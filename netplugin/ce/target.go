@@ -17,7 +17,7 @@ import (
 const (
 	inlineBytes = 256       // payload that came without a window
 	inlineSlots = 1024      // of them on their way, a power of two
-	bounceBytes = 1 << 20   // one piece of a copy within the device
+	bounceBytes = 2 << 20   // one piece of a copy within the device
 	marks       = 1 << 12   // marks on their way, a power of two
 	unmarked    = marks / 2 // operations after which one is queued at the latest
 )

@@ -16,7 +16,7 @@ import (
 const (
 	depth       = 1024      // moves on their way, a power of two
 	inlineBytes = 256       // of a move's bytes that no device reaches
-	bounceBytes = 1 << 20   // a piece of a copy within the device
+	bounceBytes = 2 << 20   // a piece of a copy within the device
 	partBytes   = 256 << 10 // what the CPU copies at a time, at most: it bounds a pass
 	markBytes   = 64
 )
