@@ -34,8 +34,8 @@ func (c *Context) step(t gpu.Thread, w *waiter, src Source) Status {
 	return c.pause(t, w, src)
 }
 
-// rest is between two looks. A GPU's at memory of the host cross PCIe, as the copies do that are waited for: hundreds of threads that
-// look all the time leave those a fifteenth of it. So who has waited looks the less often the longer that was.
+// rest is between two looks. Where threads of many of a GPU's multiprocessors look at memory of the host all the time, the copies and
+// stores that they wait for take a hundred times as long (DESIGN.md, "Progress"). So a far wait looks the less often the longer it lasts.
 func (w *waiter) rest(t gpu.Thread) {
 	if w.far && w.round > 0 && gpu.WarpSize > 1 {
 		t.Idle(w.round, w.waited)

@@ -48,7 +48,7 @@ func BulkCopy(t gpu.Thread, a BulkCopyArgs) {
 		a.in(t, r, k, first+uint64(k)*step)
 	}
 	to := gin.LSAPointer(a.Recv, a.Peer, 0)
-	stage, last, parity := uint32(0), uint32(0), uint32(0) // counted, in 32 bits: a remainder takes a GPU as long as the rest of a turn
+	stage, last, parity := uint32(0), uint32(0), uint32(0) // counted, in 32 bits: a remainder takes a GPU a tenth of a turn
 	for off := first; off < a.Bytes; off += step {
 		if !a.filled(t, &r.full[stage], parity) {
 			gpu.AtomicAdd(a.Failed, 1, gpu.Relaxed, gpu.ScopeGPU)

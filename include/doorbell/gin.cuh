@@ -246,8 +246,8 @@ class context {
     bool far, noted;  // far: it looks at memory of the host
     record note;      // what it waits for
 
-    // rest is between two looks. Those of a GPU at memory of the host cross PCIe, as the copies do that are waited for: hundreds of
-    // threads that look all the time leave those a fifteenth of it. So who has waited looks the less often the longer that was.
+    // rest is between two looks. Where threads of many multiprocessors look at memory of the host all the time, the copies and stores
+    // that they wait for take a hundred times as long. So a far wait looks the less often the longer it lasts.
     DOORBELL_DEVICE void rest() const;
   };
 
