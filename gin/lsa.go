@@ -13,7 +13,7 @@ func LSAPointer(w Window, lsaPeer int32, off uint64) gpu.Ptr[byte] {
 }
 
 // LSAArea is the address of (dst, dstOff) of an LSA peer, where so many bytes may be stored: what LSAPut looks at before it stores,
-// for who looks in good time and copies itself. It is Invalid for what LSAPut is Invalid for.
+// for who looks in good time and copies later, by LSACopy. It is Invalid for what LSAPut is Invalid for.
 func (c *Context) LSAArea(lsaPeer int32, dst Window, dstOff, bytes uint64) (gpu.Ptr[byte], Status) {
 	if !c.stores(lsaPeer, &dst) {
 		return gpu.Ptr[byte]{}, Invalid
@@ -54,20 +54,18 @@ func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src 
 		gpu.Cast[uint64](to).Store(word)
 		return OK
 	}
+	c.LSACopy(co, to, src, bytes)
+	return OK
+}
+
+// LSACopy is LSAPut's copy, to where LSAArea says.
+func (c *Context) LSACopy(co Coop, to, from gpu.Ptr[byte], bytes uint64) {
 	bad := Status(OK)
 	if c.dc.Inject == abi.InjectBitFlip || c.dc.Inject == abi.InjectLostPut {
 		if bad = c.faulty(co, bytes); bad != OK && c.dc.Inject == abi.InjectLostPut {
 			bytes = 0
 		}
 	}
-	lsaCopy(co, to, src, bytes)
-	if bad != OK && bytes > 0 && co.begin() {
-		to.Store(to.Load() ^ 1)
-	}
-	return OK
-}
-
-func lsaCopy(co Coop, to, from gpu.Ptr[byte], bytes uint64) {
 	switch co.kind {
 	case coopThread:
 		gpu.CopyThread(to, from, bytes)
@@ -75,6 +73,9 @@ func lsaCopy(co Coop, to, from gpu.Ptr[byte], bytes uint64) {
 		gpu.CopyWarp(co.t, to, from, bytes)
 	case coopBlock:
 		gpu.CopyBlock(co.t, to, from, bytes)
+	}
+	if bad != OK && bytes > 0 && co.begin() {
+		to.Store(to.Load() ^ 1)
 	}
 }
 

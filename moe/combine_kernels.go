@@ -128,7 +128,7 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 			}
 			at, n := of.part(part, a.row())
 			if near {
-				copyWarp(t, b.back.Byte(a.back(f.Token, f.K)-a.back(0, 0)+at), a.Out.Base.Byte(a.output(row)+at), n, past)
+				copyWarp(t, &a.DC, b.back.Byte(a.back(f.Token, f.K)-a.back(0, 0)+at), a.Out.Base.Byte(a.output(row)+at), n, past)
 			} else if q := c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, a.back(f.Token, f.K), a.Out, a.output(row), a.row(), gin.None()); !a.sent(t, q, dst, local) {
 				return
 			}
