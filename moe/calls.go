@@ -153,7 +153,7 @@ func (b *Buffer) args(r *Received) LL {
 	if b.measure {
 		a.Meter = l.meter.on(b.table(0))
 	}
-	a.Near = flag(b.near())
+	a.Near = flag(b.near() && a.DC.Inject == 0)
 	a.NoLSA, a.Deterministic, a.PerRank = flag(o.NoLSA), flag(o.Deterministic), flag(o.PerRank)
 	return a
 }

@@ -3,8 +3,6 @@
 package moe
 
 import (
-	"math/bits"
-
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/internal/num"
@@ -128,7 +126,7 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 			}
 			at, n := of.part(part, a.row())
 			if near {
-				copyWarp(t, &a.DC, b.back.Byte(a.back(f.Token, f.K)-a.back(0, 0)+at), a.Out.Base.Byte(a.output(row)+at), n, past)
+				copyWarp(t, &a.DC, a.Near != 0, b.back.Byte(a.back(f.Token, f.K)-a.back(0, 0)+at), a.Out.Base.Byte(a.output(row)+at), n, past)
 			} else if q := c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, a.back(f.Token, f.K), a.Out, a.output(row), a.row(), gin.None()); !a.sent(t, q, dst, local) {
 				return
 			}
@@ -208,7 +206,7 @@ func (a *llOp) answered(t gpu.Thread, e int32) bool {
 	return s == gin.OK
 }
 
-// weighed is the weight of the selection with this lane's number, and which lanes have one.
+// weighed is the weight of the selection with this lane's number, 0 for none, and which lanes have one.
 type weighed struct {
 	w   float32
 	all uint32
@@ -239,22 +237,17 @@ func (a *llOp) combine(t gpu.Thread, token int32, w weighed) {
 	rows, sums := gpu.Cast[gpu.U32x4](in), gpu.Cast[gpu.U32x4](out)
 	for first := t.Warp() * gpu.WarpSize; first < n; first += t.Threads() { // the same to all lanes
 		s, i := sum{}, first+t.Lane()
-		for left := w.all; left != 0; {
+		for k := int32(0); k < a.TopK; k += answersAtOnce {
 			var v [answersAtOnce]gpu.U32x4
-			these := left
 			//gpu:unroll 8
-			for j := range v {
-				if left != 0 && i < n {
-					v[j] = rows.At(bits.TrailingZeros32(left)*int(n) + int(i)).Load()
+			for j := range int32(answersAtOnce) {
+				if w.all>>(k+j)&1 != 0 && i < n {
+					v[j] = rows.At(int((k+j)*n + i)).Load()
 				}
-				left &= left - 1
 			}
 			//gpu:unroll 8
-			for j := range v {
-				if these != 0 {
-					s.addFour(v[j], gpu.ShflIdx(t, w.w, int32(bits.TrailingZeros32(these))))
-				}
-				these &= these - 1
+			for j := range int32(answersAtOnce) {
+				s.addFour(v[j], gpu.ShflIdx(t, w.w, k+j)) // of a selection without expert +0 times +0, which changes no sum: none is -0
 			}
 		}
 		if i < n {

@@ -193,7 +193,7 @@ func (a *llOp) store(t gpu.Thread, to gpu.Ptr[byte], token, part, parts int32) {
 		h = head.At(int(t.Lane())).Load()
 	}
 	at, n := shares{each: shareOf(parts, size)}.part(part, size)
-	copyWarp(t, &a.DC, to.Byte(at), from.Byte(at), n, past)
+	copyWarp(t, &a.DC, a.Near != 0, to.Byte(at), from.Byte(at), n, past)
 	for i := t.Lane(); i < heads; i += gpu.WarpSize {
 		toHead.At(int(i)).Store(h)
 		if i+gpu.WarpSize < heads {
@@ -203,11 +203,14 @@ func (a *llOp) store(t gpu.Thread, to gpu.Ptr[byte], token, part, parts int32) {
 	t.SyncWarp() // lane 0 releases, to who sends the count, what each lane has stored
 }
 
-// copyWarp copies to an LSA peer, past the caches of the software device's core or not.
-func copyWarp(t gpu.Thread, dc *gin.DevComm, to, from gpu.Ptr[byte], bytes uint64, past bool) {
-	if past && dc.Inject == 0 {
+// copyWarp copies to an LSA peer, past the caches of the software device's core or not; plain: no fault is injected.
+func copyWarp(t gpu.Thread, dc *gin.DevComm, plain bool, to, from gpu.Ptr[byte], bytes uint64, past bool) {
+	switch {
+	case past && dc.Inject == 0:
 		gpu.CopyPastCaches(to, from, bytes)
-	} else {
+	case plain:
+		gpu.CopyWarp(t, to, from, bytes)
+	default:
 		c := gin.Open(dc, 0)
 		c.LSACopy(gin.ByWarp(t), to, from, bytes)
 	}

@@ -129,7 +129,7 @@ func (a *HT) deliver(t gpu.Thread, rank, row int32, r *htRow, past bool) {
 		experts.At(int(k)).Store(e - first)
 		weights.At(int(k)).Store(w)
 	}
-	copyWarp(t, &a.DC, gin.LSAPointer(a.Win, p, a.rowAt(row)), r.payload, uint64(a.Payload), past)
+	copyWarp(t, &a.DC, false, gin.LSAPointer(a.Win, p, a.rowAt(row)), r.payload, uint64(a.Payload), past)
 }
 
 // sendTo sends a row to another node, whose ranks it goes to at those places.

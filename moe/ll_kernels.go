@@ -98,7 +98,7 @@ type LL struct {
 	Locals                 int32
 	Each, More             int32 // experts of a rank; how many of the first ranks have one more
 	NoLSA, Deterministic   int32 // 0 or 1
-	Near                   int32 // 1: all ranks are stored to, and kernels have no part for others
+	Near                   int32 // 1: all ranks are stored to, faultlessly, and kernels have no part for others
 	PerRank                int32 // 0: a box is an expert's; 1: a rank's
 	Boxes, BoxCap          int32 // of a rank; messages of a rank to one
 	Head                   int32 // bytes before the payload

@@ -407,18 +407,11 @@ DB void add_up(const ll &a, const llturn &now, const spread &of) {
     for (uint32_t base = warp() * 32; base < vecs; base += threads()) {  // the same to all lanes
       uint32_t i = base + lane();
       sum s;
-      for (uint32_t left = have; left != 0;) {
-        uint4 v[loads];
-        uint32_t these = left;
-        UNROLL for (int n = 0; n < loads; n++) {
-          if (left != 0 && i < vecs) v[n] = in[first_bit(left) * vecs + i];
-          left &= left - 1;
-        }
-        UNROLL for (int n = 0; n < loads; n++) {
-          if (these == 0) break;
-          s.plus(v[n], as_float(shfl(weight, first_bit(these))));
-          these &= these - 1;
-        }
+      for (uint32_t k = 0; k < uint32_t(a.TopK); k += loads) {
+        uint4 v[loads] = {};
+        UNROLL for (uint32_t n = 0; n < loads; n++)
+          if (have >> (k + n) & 1 && i < vecs) v[n] = in[(k + n) * vecs + i];
+        UNROLL for (uint32_t n = 0; n < loads; n++) s.plus(v[n], as_float(shfl(weight, k + n)));
       }
       if (i < vecs) out[i] = s.rounded();
     }
