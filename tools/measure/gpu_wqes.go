@@ -29,6 +29,21 @@ var counted = []struct{ counter, what string }{
 
 const doorbells = "doorbells" // the test counts them
 
+// nicPostCommand has kernels post by one thread and by several, with a doorbell for each put and for 16.
+const nicPostCommand = "bench post -n 2 --sizes 8" + lsaFlags + " --backend gdaki"
+
+// mopsOf is the rate of the row of that label.
+func mopsOf(label string) func(*gpuRun) float64 {
+	return func(r *gpuRun) float64 {
+		for _, row := range r.bench.Rows {
+			if row.Label == label {
+				return row.Mops
+			}
+		}
+		return 0
+	}
+}
+
 // errNoCounters is of a machine that has no profiler, or does not let this user count.
 var errNoCounters = errors.New("instructions cannot be counted here")
 
@@ -46,6 +61,11 @@ func wqeCases() (all []gpuCase) {
 			add(c.what)
 		}
 		add(doorbells)
+	}
+	for _, way := range [][2]string{{"one thread", ""}, {"one thread", ", signal"}, {"shared by all", ""}, {"shared by all", ", signal"}} {
+		batched := way[0] + ", 16 a doorbell" + way[1]
+		all = append(all, gpuCase{name: "emulated NIC: puts posted, " + batched, what: "8 B, by a kernel, to the queue of softnic, a program: figures of no NIC", unit: "M/s", better: "more",
+			ours: nicPostCommand, pick: mopsOf(batched), peer: "the same, a doorbell each", theirs: nicPostCommand, pickTheirs: mopsOf(way[0] + way[1])})
 	}
 	return all
 }
