@@ -47,6 +47,31 @@ func TestFailure(t *testing.T) {
 	}
 }
 
+// TestPeerMadeAnew: a peer that has ended its queue pair and made another, as one that was started again does, is none that answers
+// what the old one was connected to; nothing is written, and what it left of the queue is flushed.
+func TestPeerMadeAnew(t *testing.T) {
+	f, all := world(t, 2)
+	mem := pages(64)
+	export, err := all[1].Export(mem, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, _ := decodeExport(export)
+	q, old := join(t, all, 0, 1, 4)
+	all[1].Destroy(old.Number)
+	if err := all[1].Connect(all[1].queue(0, 4).Number, q.Address); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		q.post(func(b *wqe.Block, i uint64) { b.WriteValue(i, q.Number, 0, e.key, 1, 8) })
+	}
+	f.drive()
+	all[0].Poll()
+	if told := all[0].told; len(told) != 1 || told[0].Syndrome != uint8(wqe.RetriesExceeded) || !told[0].PeerGone || !all[0].Idle(q.Number) || mem[0] != 0 {
+		t.Errorf("told of %+v; %d is written", told, mem[0])
+	}
+}
+
 // TestLose: what is posted to a peer that is lost ends, and is told of as the peer's end; other peers' queues go on.
 func TestLose(t *testing.T) {
 	f, all := world(t, 3)
