@@ -4,9 +4,9 @@
 # run.sh --peers [OUT], from a folder that bench/gpu/bundle.sh filled: on two GPUs of a host that reach each other by NVLink,
 # compiles bare kernels and the programs that call NCCL and NVSHMEM, builds DeepEP where its source is, and measures ours and
 # theirs in turn. Writes OUT/gpu-peers.jsonl (rows as tools/measure's) and OUT/peers.txt. Needs nvcc; of NCCL 2.28, NVSHMEM 3.4
-# and PyTorch, what is not here is said and left out. NCCL_HOME and NVSHMEM_HOME name folders with include and lib; without them
-# system folders and Python's are searched. Nothing is multicast, and no setting of a GPU is changed. At most nine minutes. Exit: 0
-# all that is here ran and every byte was right, 1 it did not, 3 there are no two GPUs.
+# and PyTorch, what is not here is said and left out. libraries.sh says where they are looked for.
+# Nothing is multicast, and no setting of a GPU is changed. At most nine minutes. Exit: 0 all that is here ran and every byte was
+# right, 1 it did not, 3 there are no two GPUs.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/out}

@@ -36,26 +36,12 @@ func gbps(label string) func(result) float64 {
 
 // p50Of is the median of the row of that label, in microseconds.
 func p50Of(label string) func(result) float64 {
-	return func(r result) float64 {
-		for _, row := range r.Rows {
-			if row.Label == label {
-				return row.P50
-			}
-		}
-		return 0
-	}
+	return func(r result) float64 { return r.of(label).P50 }
 }
 
 // copyRatio is how long the row of that label took beside the memcpys that it needs, in one run.
 func copyRatio(label string) func(result) float64 {
-	return func(r result) float64 {
-		for _, row := range r.Rows {
-			if row.Label == label {
-				return row.MoE.CopyRatio
-			}
-		}
-		return 0
-	}
+	return func(r result) float64 { return r.of(label).MoE.CopyRatio }
 }
 
 const (

@@ -26,14 +26,7 @@ func figureGBps(name string) func(*gpuRun) float64 {
 
 // labelled is the median of the row of that label.
 func labelled(label string) func(*gpuRun) float64 {
-	return func(r *gpuRun) float64 {
-		for _, row := range r.bench.Rows {
-			if row.Label == label {
-				return row.P50
-			}
-		}
-		return 0
-	}
+	return func(r *gpuRun) float64 { return r.bench.of(label).P50 }
 }
 
 func peerCases() []gpuCase {

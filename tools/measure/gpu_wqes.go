@@ -34,14 +34,7 @@ const nicPostCommand = "bench post -n 2 --sizes 8" + lsaFlags + " --backend gdak
 
 // mopsOf is the rate of the row of that label.
 func mopsOf(label string) func(*gpuRun) float64 {
-	return func(r *gpuRun) float64 {
-		for _, row := range r.bench.Rows {
-			if row.Label == label {
-				return row.Mops
-			}
-		}
-		return 0
-	}
+	return func(r *gpuRun) float64 { return r.bench.of(label).Mops }
 }
 
 // errNoCounters is of a machine that has no profiler, or does not let this user count.

@@ -196,21 +196,31 @@ func (c *benchCase) measure(e *env, rounds int) (Row, error) {
 type result struct {
 	Verified bool
 	Error    string
-	Rows     []struct {
-		Label        string
-		Bytes        int64
-		GPUs         int
-		Mops, GBps   float64
-		P50          float64 `json:"p50_us"`
-		P99          float64 `json:"p99_us"`
-		Min          float64 `json:"min_us"`
-		Max          float64 `json:"max_us"`
-		CheckedBytes int64   `json:"checked_bytes"`
-		MoE          struct {
-			Tokens    int
-			CopyRatio float64 `json:"copy_ratio"`
-		}
+	Rows     []resultRow
+}
+
+type resultRow struct {
+	Label        string
+	Bytes        int64
+	GPUs         int
+	Mops, GBps   float64
+	P50          float64 `json:"p50_us"`
+	P99          float64 `json:"p99_us"`
+	Min          float64 `json:"min_us"`
+	Max          float64 `json:"max_us"`
+	CheckedBytes int64   `json:"checked_bytes"`
+	MoE          struct {
+		Tokens    int
+		CopyRatio float64 `json:"copy_ratio"`
 	}
+}
+
+// of is the row of that label, of zeros if there is none.
+func (r *result) of(label string) (row resultRow) {
+	if i := slices.IndexFunc(r.Rows, func(row resultRow) bool { return row.Label == label }); i >= 0 {
+		row = r.Rows[i]
+	}
+	return row
 }
 
 // bench is a probe of "doorbell bench ARGS": what pick takes out of a verified result.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// NCCL on two GPUs of a host, or with the argument "self" on one, to itself by its LSA pointers: round trips through its LSA pointers by the same kernel as bench/gpu/peers/raw.cu, its LSA
-// barrier, and host collectives. A line of JSON each; a wait of ours ends, NCCL's own ends with the process (timeout). Exit 3: no
-// two GPUs. NCCL_NVLS_ENABLE=0 is set here: nothing is multicast.
+// NCCL on two GPUs of a host: round trips through its LSA pointers by the same kernel as bench/gpu/peers/raw.cu, its LSA barrier,
+// and host collectives; or with the argument "self" on one GPU: what a rank sends to itself through them. A line of JSON each; a wait
+// of ours ends, NCCL's own ends with the process (timeout). Exit 3: no two GPUs. NCCL_NVLS_ENABLE=0 is set here: nothing is multicast.
 //   nvcc -O3 -std=c++17 -arch=sm_90 -I NCCL/include -o nccl bench/gpu/peers/nccl.cu NCCL/lib/libnccl.so.2
 #include <nccl.h>
 #include <nccl_device.h>
