@@ -114,10 +114,11 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 	if !near {
 		of.parts, of.each = 1, uint32(a.row())
 	}
+	lost := false
 	for j := range b.rows {
 		row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.begin+j)
 		for part := range of.parts {
-			if !of.take(t) {
+			if !of.take(t) || lost { // whose turn it is holds for all warps, also after what one of them could not send
 				continue
 			}
 			f := a.Infos.At(int(row)).Load()
@@ -127,8 +128,9 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 			at, n := of.part(part, a.row())
 			if near {
 				copyWarp(t, &a.DC, a.Near != 0, b.back.Byte(a.back(f.Token, f.K)-a.back(0, 0)+at), a.Out.Base.Byte(a.output(row)+at), n, past)
-			} else if q := c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, a.back(f.Token, f.K), a.Out, a.output(row), a.row(), gin.None()); !a.sent(t, q, dst, local) {
-				return
+			} else {
+				q := c.Put(gin.ByWarp(t), gin.World(&a.DC), dst, a.Recv, a.back(f.Token, f.K), a.Out, a.output(row), a.row(), gin.None())
+				lost = !a.sent(t, q, dst, local)
 			}
 		}
 	}

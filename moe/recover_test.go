@@ -17,6 +17,7 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/gin"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/internal/env"
 	"github.com/doorbell-net/doorbell/moe"
 	"github.com/doorbell-net/doorbell/moe/ref"
 	"github.com/doorbell-net/doorbell/moe/routing"
@@ -248,5 +249,52 @@ func TestRecoverFromLate(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// What a warp could not send changes nothing of whose the rows are that follow: no two warps write one, as the race detector would see.
+func TestLostWhileAnswering(t *testing.T) {
+	for _, backend := range []string{"proxy", "gdaki"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Setenv(env.Backend.Name(), backend)
+			o := moe.Options{MaxTokens: 1, Hidden: 512, TopK: 8, Experts: 8}
+			w := worldOf(t, 4, doorbell.Options{RanksPerNode: 2, Log: quiet()}, o, doorbell.Grid{Blocks: 1, Warps: 3})
+			defer w.close()
+			g, err := routing.Generate(routing.Options{Seed: 1, Ranks: 4, Experts: o.Experts, TopK: o.TopK, Tokens: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := solve(problem(g, o.Hidden, 9, 0), o.Format, ref.ExpertFn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps := make([]*step, 4)
+			err = each(4, func(r int) (err error) {
+				if steps[r], err = w.step(s, r, w.comms[r].Stream()); err != nil {
+					return err
+				}
+				if err = steps[r].startDispatch(); err != nil {
+					return err
+				}
+				return steps[r].finishDispatch()
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.comms[3].Close(); err != nil {
+				t.Error(err)
+			}
+			err = each(3, func(r int) error { // each expert has a row of each rank; a block's warps take those for ranks 3, 0 and 1 at once
+				for _, err := range []error{w.comms[r].Barrier(t.Context()), steps[r].startCombine(), steps[r].finishCombine()} {
+					if err != nil && !errors.Is(err, doorbell.ErrPeerLost) {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
