@@ -138,8 +138,8 @@ func (b *Buffer) args(r *Received) LL {
 	a := LL{
 		DC: b.dc.Device(), Recv: b.recv.Device(), Stage: b.send.Device(), Out: b.out.Device(),
 		X: x.X, Idx: x.Experts, Weights: x.Weights, Y: r.y, Count: x.Count, Rows: r.Rows(), Infos: r.Infos(), Counts: r.Counts(),
-		Blocks: gpu.Cast[Block](b.table(l.blocks)).At(r.turn() * l.locals * l.ranks),
-		Next:   gpu.Cast[LLNext](b.table(l.next)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
+		Blocks: gpu.Cast[Block](b.table(l.blocks)).At(r.turn() * l.locals * l.ranks), Own: word(l.own).At(r.turn() * o.MaxTokens * o.TopK),
+		Next: gpu.Cast[LLNext](b.table(l.next)), Now: gpu.Cast[LLTurn](b.table(l.now)).At(r.turn()), Answers: gpu.Cast[uint64](b.table(l.answers)), Ends: gpu.Cast[uint64](b.table(l.ends)),
 		Far: gpu.Cast[Box](b.table(l.far)), Packed: gpu.Cast[uint64](b.table(l.packed)), Faults: Faults{word(l.failed), word(l.told), gpu.Cast[Result](b.host.Ptr())},
 		Tokens: int32(x.N), MaxTokens: int32(o.MaxTokens), Cap: int32(l.cap), Hidden: int32(o.Hidden),
 		TopK: int32(o.TopK), Experts: int32(o.Experts), Locals: int32(l.locals), Head: int32(l.head),

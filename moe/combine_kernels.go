@@ -106,7 +106,7 @@ func (a *llOp) toAnswer(i int32) arrival {
 // answer sends a pair's rows, past caches or not. All warps of a block call it.
 func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 	local, dst := a.to(i)
-	if a.missing(dst) {
+	if a.missing(dst) || dst == a.DC.Rank && a.inPlace() {
 		return
 	}
 	c := gin.Open(&a.DC, a.context(local))
@@ -232,7 +232,7 @@ func (a *llOp) weigh(t gpu.Thread, token int32) (w weighed) {
 func (a *llOp) combine(t gpu.Thread, token int32, w weighed) {
 	out, in := a.Y.Byte(uint64(token)*a.row()), a.Recv.Base.Byte(a.back(token, 0))
 	if gpu.WarpSize == 1 {
-		a.combineRows(t, token, gpu.Cast[uint32](out), gpu.Cast[uint32](in), a.Hidden/2)
+		a.combineRows(t, token, gpu.Cast[uint32](out), in)
 		return
 	}
 	n := a.Hidden / 8
@@ -262,19 +262,32 @@ func (a *llOp) combine(t gpu.Thread, token int32, w weighed) {
 const answersAtOnce = 8
 
 // combineRows is combine where all of a token's answers are added up in one pass.
-func (a *llOp) combineRows(t gpu.Thread, token int32, out, in gpu.Ptr[uint32], pairs int32) {
-	var at [MaxTopK]int
+func (a *llOp) combineRows(t gpu.Thread, token int32, out gpu.Ptr[uint32], in gpu.Ptr[byte]) {
+	var rows [MaxTopK][]uint32
 	var w [MaxTopK]float32
-	n := 0
-	for k := range a.TopK {
-		if i := token*a.TopK + k; a.expert(i) >= 0 {
-			at[n], w[n] = int(k)*int(pairs), a.Weights.At(int(i)).Load()
-			n++
-		}
-	}
+	pairs, own, n := a.Hidden/2, a.inPlace(), 0
 	share := (pairs + t.Threads() - 1) / t.Threads()
 	from := min(t.Index()*share, pairs)
 	share = min(share, pairs-from)
-	rows := gpu.Slice(in, int(a.TopK)*int(pairs))[from:]
-	num.SumPairs(gpu.Slice(out.At(int(from)), int(share)), rows, at[:n], w[:n])
+	for k := range a.TopK {
+		i := token*a.TopK + k
+		e := a.expert(i)
+		if e < 0 {
+			continue
+		}
+		row := in.Byte(uint64(k) * a.row())
+		if own && a.owner(e) == a.DC.Rank {
+			row = a.Out.Base.Byte(a.output(uint64(a.Own.At(int(i)).Load())))
+		}
+		rows[n], w[n] = gpu.Slice(gpu.Cast[uint32](row).At(int(from)), int(share)), a.Weights.At(int(i)).Load()
+		n++
+	}
+	num.SumPairs(gpu.Slice(out.At(int(from)), int(share)), rows[:n], w[:n])
+}
+
+// inPlace says whether what this rank's experts answer its own tokens is added up where it lies. A core takes as long to copy a row
+// as to add it up. A GPU hardly gains, and its sum is quicker with one place to look at.
+func (a *LL) inPlace() bool {
+	_, near := a.lsa(a.DC.Rank)
+	return gpu.WarpSize == 1 && near
 }

@@ -81,6 +81,7 @@ type LL struct {
 	Infos  gpu.Ptr[RowInfo] // [local][rank*Cap]
 	Counts gpu.Ptr[uint32]  // [local] rows
 	Blocks gpu.Ptr[Block]   // [local][rank]
+	Own    gpu.Ptr[uint32]  // [token][k] this rank's packed row of a selection of its own
 
 	Next    gpu.Ptr[LLNext]
 	Now     gpu.Ptr[LLTurn]

@@ -125,8 +125,8 @@ type layout struct {
 	outs          int // size of a turn's outputs: [local][rank*token] rows
 	infos         int // size of what is known of each packed row of a turn
 	// Offsets in the small tables.
-	next, now, failed, told, answers, far, packed, counts, blocks, ends, missing, tables int
-	meter                                                                                meterTables
+	next, now, failed, told, answers, far, packed, counts, blocks, own, ends, missing, tables int
+	meter                                                                                     meterTables
 }
 
 func (o *Options) layout(ranks int) layout {
@@ -153,7 +153,8 @@ func (o *Options) layout(ranks int) layout {
 	}
 	l.next, l.now, l.failed, l.told, l.answers = take(64), take(64*l.turns), take(4), take(8), take(8*l.sets)
 	l.far, l.packed = take(16*(ranks+o.Experts)), take(8*l.locals)
-	l.counts, l.blocks, l.ends = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(2*l.sets*8*l.boxes*ranks)
+	l.counts, l.blocks, l.own = take(l.turns*4*l.locals), take(l.turns*8*l.locals*ranks), take(l.turns*4*o.MaxTokens*o.TopK)
+	l.ends = take(2 * l.sets * 8 * l.boxes * ranks)
 	l.missing, l.meter = take(4*ranks), newMeterTables(take, ranks, l.locals)
 	return l
 }

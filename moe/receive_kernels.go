@@ -155,6 +155,9 @@ func (a *llOp) pack(t gpu.Thread, i int32, came arrival, s *shares) {
 				if part == 0 {
 					if f := a.info(t, local, src, int32(j), i, e, msg); t.Lane() == 0 {
 						infos.Store(f)
+						if src == a.DC.Rank && f.Token >= 0 && a.inPlace() {
+							a.Own.At(int(f.Token*a.TopK + f.K)).Store(uint32(local*a.DC.Ranks)*uint32(a.Cap) + came.begin + row)
+						}
 					}
 				}
 				at, n := s.part(part, a.payload())

@@ -92,7 +92,8 @@ func (r *Received) name() string {
 }
 
 // Outputs is [LocalExperts][Capacity][Hidden] BF16: where the experts write what they make of Rows, each row at its
-// place, before Combine. It is what the answers are sent from: nothing is copied before.
+// place, before Combine. It is what the answers are sent from, and nobody writes there until the combine has finished: nothing is
+// copied before, and on the software device those of this rank's own tokens are added up where they lie.
 func (r *Received) Outputs() gpu.Ptr[byte] {
 	return r.b.out.Device().Base.Byte(uint64(r.turn() * r.b.lay.outs))
 }

@@ -21,7 +21,8 @@ type Stats struct {
 	// channels, and what another rank passes on is waited for as that one's. A rank that is slow shows by it.
 	Waited []time.Duration
 	// LSA is what this rank sent by stores, to itself too, and GIN what it sent by the network. A combine of the
-	// high-throughput form reads rows where they lie: LSA has them at the rank that reads.
+	// high-throughput form reads rows where they lie: LSA has them at the rank that reads. So does one on the software device its
+	// own experts' rows: they count as sent.
 	LSA, GIN Traffic
 }
 

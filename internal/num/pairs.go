@@ -16,14 +16,14 @@ func AddPairs(lo, hi []float32, v []uint32, w float32) {
 	}
 }
 
-// SumPairs fills out with sums of rows of bf16 pairs, rounded as RoundPairs does: of each row that begins at at[j] in v, in
-// turn, w[j] times its words. It is AddPairs for each row and RoundPairs, in one pass that keeps the sums in registers.
-func SumPairs(out, v []uint32, at []int, w []float32) {
-	w = w[:len(at)]
-	for i := sumVectors(out, v, at, w); i < len(out); i++ {
+// SumPairs fills out with sums of rows of bf16 pairs, rounded as RoundPairs does: of each row in turn, w[j] times its words. Rows are
+// as long as out, or longer. It is AddPairs for each row and RoundPairs, in one pass that keeps the sums in registers.
+func SumPairs(out []uint32, rows [][]uint32, w []float32) {
+	w = w[:len(rows)]
+	for i := sumVectors(out, rows, w); i < len(out); i++ {
 		var lo, hi float32
-		for j, from := range at {
-			x := v[from+i]
+		for j, row := range rows {
+			x := row[i]
 			lo += float32(w[j] * math.Float32frombits(x<<16))
 			hi += float32(w[j] * math.Float32frombits(x&0xffff0000))
 		}

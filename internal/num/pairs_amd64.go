@@ -29,15 +29,15 @@ func roundVectors(out []uint32, lo, hi []float32) int {
 	return n
 }
 
-func sumVectors(out, v []uint32, at []int, w []float32) int {
+func sumVectors(out []uint32, rows [][]uint32, w []float32) int {
 	n := len(out) &^ 15
-	if n == 0 || len(at) == 0 || !cpu.X86.HasAVX2 {
+	if n == 0 || len(rows) == 0 || !cpu.X86.HasAVX2 {
 		return 0
 	}
-	for _, from := range at {
-		_ = v[from : from+n]
+	for _, row := range rows {
+		_ = row[n-1]
 	}
-	sumAVX2(&out[0], &v[0], &at[0], &w[0], len(at), n)
+	sumAVX2(&out[0], &rows[0], &w[0], len(rows), n)
 	return n
 }
 
@@ -48,4 +48,4 @@ func addAVX2(lo, hi *float32, v *uint32, n int, w float32)
 func roundAVX2(out *uint32, lo, hi *float32, n int)
 
 //go:noescape
-func sumAVX2(out, v *uint32, at *int, w *float32, rows, n int)
+func sumAVX2(out *uint32, rows *[]uint32, w *float32, count, n int)

@@ -79,14 +79,14 @@ round:
 	VZEROUPPER
 	RET
 
-// func sumAVX2(out, v *uint32, at *int, w *float32, rows, n int)
-TEXT ·sumAVX2(SB), NOSPLIT, $0-48
+// func sumAVX2(out *uint32, rows *[]uint32, w *float32, count, n int)
+TEXT ·sumAVX2(SB), NOSPLIT, $0-40
 	MOVQ out+0(FP), AX
-	MOVQ v+8(FP), BX
-	MOVQ at+16(FP), CX
-	MOVQ w+24(FP), DX
-	MOVQ rows+32(FP), SI
-	MOVQ n+40(FP), DI
+	MOVQ rows+8(FP), CX
+	MOVQ w+16(FP), DX
+	MOVQ count+24(FP), SI
+	MOVQ n+32(FP), DI
+	XORQ BX, BX // bytes from a row's beginning
 	CONSTANTS
 
 words:
@@ -95,12 +95,14 @@ words:
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 	XORQ R8, R8
+	MOVQ CX, R10 // a slice is three words, of which the first says where it begins
 
 row:
-	MOVQ (CX)(R8*8), R9
+	MOVQ (R10), R9
 	VBROADCASTSS (DX)(R8*4), Y0
-	VMOVDQU (BX)(R9*4), Y2
-	VMOVDQU 32(BX)(R9*4), Y8
+	VMOVDQU (R9)(BX*1), Y2
+	VMOVDQU 32(R9)(BX*1), Y8
+	ADDQ $24, R10
 	VPSLLD $16, Y2, Y3
 	VPAND Y14, Y2, Y2
 	VPSLLD $16, Y8, Y9

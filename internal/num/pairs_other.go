@@ -8,4 +8,4 @@ func addVectors(_, _ []float32, _ []uint32, _ float32) int { return 0 }
 
 func roundVectors(_ []uint32, _, _ []float32) int { return 0 }
 
-func sumVectors(_, _ []uint32, _ []int, _ []float32) int { return 0 }
+func sumVectors(_ []uint32, _ [][]uint32, _ []float32) int { return 0 }

@@ -61,33 +61,32 @@ func TestSumPairs(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for n := range 70 {
 		for rows := range 10 {
-			v := make([]uint32, 1+(rows+1)*(n+1))
-			for j := range v {
-				v[j] = bits(r)&0xffff0000 | bits(r)>>16
-			}
-			at, w := make([]int, rows), make([]float32, rows)
+			v, w := make([][]uint32, rows), make([]float32, rows)
 			lo, hi := make([]float32, n), make([]float32, n)
-			for j := range at {
-				at[j], w[j] = r.IntN(len(v)-n+1), math.Float32frombits(bits(r))
-				AddPairs(lo, hi, v[at[j]:][:n], w[j])
+			for j := range v {
+				for range n + r.IntN(3) {
+					v[j] = append(v[j], bits(r)&0xffff0000|bits(r)>>16)
+				}
+				w[j] = math.Float32frombits(bits(r))
+				AddPairs(lo, hi, v[j][:n], w[j])
 			}
 			want, out := make([]uint32, n+1), make([]uint32, n+1)
 			RoundPairs(want[:n], lo, hi)
 			want[n], out[n] = 7, 7
-			SumPairs(out[:n], v, at, w)
+			SumPairs(out[:n], v, w)
 			if !slices.Equal(out, want) {
 				t.Fatalf("seed %d: %d words of %d rows: %#08x, must be %#08x", seed, n, rows, out, want)
 			}
 		}
 	}
-	for name, at := range map[string]int{"before": -1, "past": 2} {
+	for _, n := range []int{0, 15, 16} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("a row %s the end was read", name)
+					t.Errorf("a row was read past its end at %d", n)
 				}
 			}()
-			SumPairs(make([]uint32, 16), make([]uint32, 17), []int{0, at}, []float32{1, 1})
+			SumPairs(make([]uint32, 17), [][]uint32{make([]uint32, 17), make([]uint32, n)}, []float32{1, 1})
 		}()
 	}
 }
