@@ -126,7 +126,7 @@ type RankTakenError struct {
 func (e *RankTakenError) Error() string {
 	how := "is claimed by two processes"
 	if e.Joined {
-		how = "is taken in a group that is complete already"
+		how = "is taken in " + completeAlready
 	}
 	return fmt.Sprintf("bootstrap: rank %d: join at %s: rank %d %s: pid %d (this one) and pid %d", e.Rank, e.Addr, e.Rank, how, e.PID, e.Other)
 }

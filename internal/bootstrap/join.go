@@ -470,12 +470,16 @@ func (j *joiner) shake(ctx context.Context, conn net.Conn, mine *hello, token []
 	return true
 }
 
+// completeAlready says what is accepted in place of a rank that comes late, or again: what ranks share, and have agreed on, knows
+// nothing of it.
+const completeAlready = "a group that is complete already, which no rank joins late or again; accepted is a job started anew: another job id, or this one when all of its ranks have ended"
+
 func codeText(code uint8, rank int) string {
 	switch code {
 	case codeTaken:
 		return fmt.Sprintf("rank %d is claimed by another process too", rank)
 	case codeJoined:
-		return "its group is complete already"
+		return "it is in " + completeAlready
 	}
 	return fmt.Sprintf("rank %d is not to dial it (code %d)", rank, code)
 }

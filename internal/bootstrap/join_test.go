@@ -214,7 +214,7 @@ func TestLateClaim(t *testing.T) {
 	defer closeGroups(gs)
 	_, err := Join(t.Context(), cs[1])
 	var te *RankTakenError
-	if !errors.As(err, &te) || !te.Joined {
+	if !errors.As(err, &te) || !te.Joined || !strings.Contains(err.Error(), "accepted is a job started anew") {
 		t.Errorf("late: %v", err)
 	}
 	extra := cs[1]
