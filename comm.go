@@ -318,6 +318,16 @@ func (c *Comm) lose(rank int, cause error) {
 	}
 }
 
+// loseGone ends what is on its way to ranks that are gone, also where lose is yet to be told of them.
+func (c *Comm) loseGone(ctx context.Context) (err error) {
+	for r := range c.size {
+		if c.group.Gone(r) {
+			err = cmp.Or(err, c.owner.Lose(ctx, r))
+		}
+	}
+	return err
+}
+
 // errNoCause stands for a cause that is nil.
 var errNoCause = errors.New("no cause given")
 

@@ -454,10 +454,11 @@ func (dc *DevComm) release() (err error) {
 
 // drain waits for what was posted, and ends the queues.
 func (dc *DevComm) drain(ctx context.Context) error {
+	err := dc.comm.loseGone(ctx)
 	if dc.pairs != nil {
-		return dc.pairs.Close(ctx)
+		return errors.Join(err, dc.pairs.Close(ctx))
 	}
-	return dc.comm.owner.RemoveDevComm(ctx, dc.proxy)
+	return errors.Join(err, dc.comm.owner.RemoveDevComm(ctx, dc.proxy))
 }
 
 func (dc *DevComm) free() error {

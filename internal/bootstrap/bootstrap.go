@@ -113,8 +113,8 @@ type Group interface {
 
 	// Departed returns, in rising order, the ranks that said goodbye (clean Close).
 	Departed() []int
-	// Gone says whether a rank is lost or has said goodbye, as soon as this is known: OnLost and OnDeparted are told later. It
-	// does not block, and is false for a rank out of range.
+	// Gone says whether a rank is lost or has said goodbye, as soon as this is known: OnLost and OnDeparted are told later. To a
+	// rank whose own group has ended each other one is. It does not block, and is false for a rank out of range.
 	Gone(rank int) bool
 	// OnDeparted registers f, called once per rank that said goodbye, as OnLost does.
 	OnDeparted(f func(rank int))

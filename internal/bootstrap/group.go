@@ -442,7 +442,7 @@ func (g *group) Departed() []int {
 func (g *group) Gone(rank int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return rank >= 0 && rank < g.size && g.peers[rank].gone()
+	return rank >= 0 && rank < g.size && (g.peers[rank].gone() || g.closed && rank != g.rank)
 }
 
 func (g *group) OnLost(f func(rank int, cause error)) {

@@ -299,6 +299,9 @@ func TestKill(t *testing.T) {
 		if _, err := gs[3].AllGather(t.Context(), "x", Blob{}); !errors.Is(err, ErrClosed) {
 			t.Errorf("killed rank: %v", err)
 		}
+		if !gs[3].Gone(0) || gs[3].Gone(3) {
+			t.Error("to the killed rank others are there, or it is gone itself")
+		}
 		// Registered late: reported at once, and once.
 		gs[0].OnLost(func(r int, cause error) { losses <- loss{0, r, cause} })
 		if l := <-losses; l.rank != 3 {

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -351,7 +353,14 @@ func TestRemoveEnds(t *testing.T) {
 	}
 }
 
-// TestLose loses a peer while operations to it are on their way and others are in their slots.
+// losses is a machine that does nothing but to count whom it loses.
+type losses []int
+
+func (*losses) Poll() bool   { return false }
+func (*losses) Quiet() bool  { return true }
+func (l *losses) Lose(p int) { *l = append(*l, p) }
+
+// TestLose loses a peer, which it is told of twice, while operations to it are on their way and others are in their slots.
 func TestLose(t *testing.T) {
 	s := shape{contexts: 2, peers: 3, depth: 16, signals: 1, counters: 1, windows: 1, maxBytes: 100, bytes: 1000}
 	f := newFakeRig(t, s, testenv.Random(t), 0)
@@ -364,8 +373,13 @@ func TestLose(t *testing.T) {
 		}
 	}
 	f.owner.Pass()
-	if err := f.owner.Lose(t.Context(), 1); err != nil {
-		t.Fatal(err)
+	var lost losses
+	err := f.owner.Attach(t.Context(), &lost)
+	for range 2 {
+		err = errors.Join(err, f.owner.Lose(t.Context(), 1))
+	}
+	if err != nil || !slices.Equal(lost, losses{1}) {
+		t.Fatalf("machines lost %v, %v", lost, err)
 	}
 	f.until(t, "the others are through", func() bool {
 		f.net.land(100)

@@ -230,9 +230,12 @@ func (o *Owner) RemoveWindow(ctx context.Context, id uint32) error {
 	}
 }
 
-// Lose ends the queues to a rank that is lost.
+// Lose ends the queues to a rank that is lost. Of one that it was told of before it does nothing.
 func (o *Owner) Lose(ctx context.Context, peer int) error {
 	return o.With(ctx, func() {
+		if slices.Contains(o.lost, peer) {
+			return
+		}
 		o.lost = append(o.lost, peer)
 		for _, n := range o.nets {
 			if n.conn != nil {
