@@ -258,7 +258,7 @@ func (c *connector) again(l *link, cause error) {
 	if errors.Is(cause, syscall.ETIMEDOUT) {
 		c.trySmall(l)
 	}
-	n := l.breaks
+	n, begun := l.breaks, time.Now()
 	ctx, cancel := context.WithTimeout(c.life, c.e.cfg.Timeout)
 	c.wg.Go(func() {
 		defer cancel()
@@ -268,19 +268,19 @@ func (c *connector) again(l *link, cause error) {
 			return
 		}
 		if c.life.Err() == nil {
-			c.giveUp(l, n)
+			c.giveUp(l, n, time.Since(begun))
 		}
 	})
 }
 
-// giveUp says that a peer is lost, unless the lane has a socket by now, or has had one since its nth break: its driver
-// knows.
-func (c *connector) giveUp(l *link, n uint64) {
+// giveUp says that a peer is lost after so long, unless the lane has a socket by now, or has had one since its nth break: its
+// driver knows.
+func (c *connector) giveUp(l *link, n uint64, after time.Duration) {
 	c.mu.Lock()
 	cause := c.last[l.peer]
 	c.mu.Unlock()
 	a := &attach{fd: -1, breaks: n, lost: fmt.Errorf("tcp on rank %d: no socket to rank %d for lane %d for %v (%v): %w",
-		c.e.cfg.Rank, l.peer, l.lane, c.e.cfg.Timeout, cause, netplugin.ErrPeerLost)}
+		c.e.cfg.Rank, l.peer, l.lane, after.Round(time.Millisecond), cause, netplugin.ErrPeerLost)}
 	for {
 		old := l.fresh.Load()
 		if old != nil && old.lost == nil || l.fresh.CompareAndSwap(old, a) {

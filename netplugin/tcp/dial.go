@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/doorbell-net/doorbell/internal/netif"
+	"github.com/doorbell-net/doorbell/netplugin"
 )
 
 // way is a socket whose ends have proven who they are, and what it goes through.
@@ -230,14 +231,18 @@ func (c *connector) tell(peer int, ways []*way, lanes []int, why []string, faile
 }
 
 // redial connects a lane to a lower rank again: by its own address, or a moment later by any other. It says whether it
-// did before ctx ended.
+// did before ctx ended, or that rank said that this one is lost to it.
 func (c *connector) redial(ctx context.Context, l *link) bool {
 	failed := map[netip.AddrPort]error{}
 	for wait := retryMin; !l.gone.Load(); wait = min(2*wait, retryMax) {
-		if c.redialOnce(ctx, l, failed) {
+		err := c.redialOnce(ctx, l, failed)
+		if err == nil {
 			return true
 		}
-		c.failed(l.peer, told(&c.peers[l.peer], failed))
+		c.failed(l.peer, err)
+		if errors.Is(err, netplugin.ErrPeerLost) {
+			return false
+		}
 		c.large(l)
 		if !pause(ctx, wait) {
 			return false
@@ -246,7 +251,7 @@ func (c *connector) redial(ctx context.Context, l *link) bool {
 	return false
 }
 
-func (c *connector) redialOnce(ctx context.Context, l *link, failed map[netip.AddrPort]error) bool {
+func (c *connector) redialOnce(ctx context.Context, l *link, failed map[netip.AddrPort]error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	before := c.reachedAt(l)
 	groups := c.peers[l.peer].waysBack(before)
@@ -265,12 +270,15 @@ func (c *connector) redialOnce(ctx context.Context, l *link, failed map[netip.Ad
 				log.Info("tcp: connected again", "rank", c.e.cfg.Rank, "peer", l.peer, "lane", l.lane, "at", r.way.at, "before", before)
 			}
 			c.reached(l, r.way.at)
-			return true
+			return nil
 		}
 		r.way.conn.Close()
+		if errors.Is(err, netplugin.ErrPeerLost) {
+			return err
+		}
 		note(ctx, failed, map[netip.AddrPort]error{r.way.at: err})
 	}
-	return false
+	return told(&c.peers[l.peer], failed)
 }
 
 func (c *connector) reached(l *link, at netip.AddrPort) {

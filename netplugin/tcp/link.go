@@ -60,6 +60,7 @@ type link struct {
 	gone  atomic.Bool   // dead, for connecting goroutines
 
 	fd     int   // -1 while there is no socket
+	why    error // why the socket broke, while the rest of what came by it is read
 	dead   error // the peer is lost, or the stream was corrupt
 	bye    bool  // the peer has said that it closes
 	broken bool  // the connector was told
@@ -133,7 +134,7 @@ func (l *link) write() {
 		}
 		if err != nil {
 			if err != unix.EAGAIN {
-				l.lose(fmt.Errorf("write: %w", err))
+				l.broke(fmt.Errorf("write: %w", err))
 			}
 			return
 		}
@@ -267,6 +268,18 @@ func (l *link) spareBuffer() []byte {
 	b := l.spare[n-1]
 	l.spare = l.spare[:n-1]
 	return b[:0]
+}
+
+// broke gives up a socket that takes nothing more, behind what had come by it: a peer that closes says so, and then resets the
+// connection where it has not read all.
+func (l *link) broke(cause error) {
+	l.why = cause
+	for l.fd >= 0 && l.read() {
+	}
+	l.why = nil
+	if l.fd >= 0 {
+		l.lose(cause)
+	}
 }
 
 // lose gives the socket up. The connector makes another one, or says that the peer is lost.

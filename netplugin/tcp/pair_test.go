@@ -263,18 +263,18 @@ func TestClosesUnpolled(t *testing.T) {
 func TestLossThatIsLate(t *testing.T) {
 	p := newPair(t, 4096, 10*time.Second)
 	l, c := p.ep[0].links[1][0], p.ep[0].conn
-	c.giveUp(l, l.breaks) // its first socket waits
+	c.giveUp(l, l.breaks, 0) // its first socket waits
 	var cs [4]netplugin.Completion
 	for range 2 {
 		p.ep[0].Poll(cs[:])
-		c.giveUp(l, l.breaks) // it has a socket
+		c.giveUp(l, l.breaks, 0) // it has a socket
 	}
 	p.ep[0].Poll(cs[:])
 	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
 	for l.fd >= 0 {
 		p.ep[0].Poll(cs[:])
 	}
-	c.giveUp(l, l.breaks-1) // of the break before
+	c.giveUp(l, l.breaks-1, 0) // of the break before
 	if p.ep[0].Poll(cs[:]); l.dead != nil {
 		t.Fatalf("lost: %v", l.dead)
 	}
@@ -286,7 +286,7 @@ func TestLossThatIsLate(t *testing.T) {
 	}
 	l.fresh.Store(nil)
 	p.ep[1].conn.stop()
-	c.giveUp(l, l.breaks)
+	c.giveUp(l, l.breaks, 0)
 	if p.ep[0].Poll(cs[:]); !errors.Is(l.dead, netplugin.ErrPeerLost) {
 		t.Errorf("not lost: %v", l.dead)
 	}

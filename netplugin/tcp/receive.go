@@ -3,6 +3,8 @@
 package tcp
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -52,10 +54,10 @@ func (l *link) came(n int, err error) bool {
 	case err == unix.EAGAIN:
 		return false
 	case err != nil:
-		l.lose(fmt.Errorf("read: %w", err))
+		l.lose(cmp.Or(l.why, fmt.Errorf("read: %w", err)))
 		return false
 	case n == 0:
-		l.lose(fmt.Errorf("read: the peer's end is closed"))
+		l.lose(cmp.Or(l.why, errors.New("read: the peer's end is closed")))
 		return false
 	}
 	l.idle = 0
