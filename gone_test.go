@@ -19,8 +19,7 @@ func TestPutToOneThatIsGone(t *testing.T) {
 	closes := func(c, other *doorbell.Comm, _ *doorbell.DevComm) error {
 		return errors.Join(c.Deaf(t.Context()), other.Close())
 	}
-	// staged+tcp is not among them: what has come to the peer's ring and was not taken from it ends with Lose alone.
-	for _, p := range []struct{ net, far string }{{"ce", "1"}, {"tcp", "0"}} {
+	for _, p := range []struct{ net, far string }{{"ce", "1"}, {"tcp", "0"}, {"staged+tcp", "1"}} {
 		for _, backend := range []string{"proxy", "gdaki"} {
 			t.Run(p.net+"/"+backend, func(t *testing.T) {
 				t.Setenv(env.Far.Name(), p.far)

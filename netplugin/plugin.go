@@ -96,6 +96,14 @@ type Connector interface {
 	Moved() bool
 }
 
+// Noticer is a Connector that notices the end of a peer also while nothing is on its way there. Who waits for what a peer is to send
+// back asks it.
+type Noticer interface {
+	// Ended is why nothing more goes to a peer by a context, or comes from it, as the error of an operation says it; nil while
+	// something may. It comes at no time with Post or Poll.
+	Ended(peer int, context int32) error
+}
+
 // Copier queues copies and stores that a device's copy engines do in order, beside its kernels and waiting for none. One
 // caller at a time uses it. An error is the device's: nothing more comes of it.
 type Copier interface {

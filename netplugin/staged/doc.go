@@ -21,5 +21,6 @@
 // # Bounds
 //
 // A pair takes 4 MiB of pinned memory at each end. A ring that is full has Post say "again". Answers are taken whether there is
-// room for requests or not, so that two ranks that get from each other never wait for each other.
+// room for requests or not, so that two ranks that get from each other never wait for each other. What lies in the ring of a peer
+// that has ended, ends with Lose, or as soon as the wrapped network notices that (netplugin.Noticer).
 package staged

@@ -45,6 +45,7 @@ type endpoint struct {
 	cfg    netplugin.Config
 	inner  netplugin.Endpoint
 	conn   netplugin.Connector // the same, nil if it meets nobody
+	notice netplugin.Noticer   // the same, nil if it notices nobody's end
 	most   int                 // bytes of one operation of inner
 	up     *dma.Queue          // what this rank asks for, into its mirrors
 	down   *dma.Queue          // what peers ask for, and what this rank gets
@@ -157,6 +158,7 @@ func (e *endpoint) open(p netplugin.Plugin) (err error) {
 		return err
 	}
 	e.conn, _ = e.inner.(netplugin.Connector)
+	e.notice, _ = e.inner.(netplugin.Noticer)
 	if e.keys[0], err = e.inner.Export(e.rings, false); err != nil {
 		return err
 	}

@@ -92,7 +92,11 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 	}
 	for r := range e.peers {
 		if p := &e.peers[r]; p.lost == nil && r != e.cfg.Rank && p.words != 0 {
-			if err := e.tell(r); err != nil {
+			err := e.tell(r)
+			if err == nil && e.notice != nil {
+				err = e.notice.Ended(r, answers) // behind a look at what came until then
+			}
+			if err != nil {
 				e.lose(r, err)
 			}
 		}

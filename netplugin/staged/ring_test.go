@@ -72,7 +72,12 @@ func FuzzAddress(f *testing.F) {
 }
 
 // nowhere is a network whose operations end and do nothing.
-type nowhere struct{ netplugin.Endpoint }
+type nowhere struct {
+	netplugin.Endpoint
+	over *error // why the other rank has ended
+}
+
+func (n nowhere) Ended(int, int32) error { return *n.over }
 
 func (nowhere) Name() string { return "nowhere" }
 func (nowhere) Powers() netplugin.Powers {
@@ -93,7 +98,7 @@ func (nowhere) Post(ops []netplugin.Op) int {
 // alone is rank 0 of two, of which the other is what the test writes into rings and words.
 func alone(t testing.TB) (e *endpoint) {
 	t.Helper()
-	on := &plugintest.OnDevice{Plugin: opened{wrap(t, nowhere{}), &e}}
+	on := &plugintest.OnDevice{Plugin: opened{wrap(t, nowhere{over: new(error)}), &e}}
 	ep, err := on.Open(netplugin.Config{Ranks: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -281,6 +281,14 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 // Moved says whether the last Poll received something.
 func (e *endpoint) Moved() bool { return e.moved }
 
+// Ended is why a lane is no more.
+func (e *endpoint) Ended(peer int, ctx int32) error {
+	if l := e.link(peer, ctx); l != nil {
+		return l.dead
+	}
+	return nil
+}
+
 // Address is where peers find this endpoint.
 func (e *endpoint) Address() []byte { return e.conn.address() }
 

@@ -41,7 +41,13 @@ func TestClosesUnread(t *testing.T) {
 	if err := p.ep[0].Close(); err != nil {
 		t.Fatal(err)
 	}
+	if err := p.ep[1].Ended(0, 7); err != nil {
+		t.Errorf("it has heard already: %v", err)
+	}
 	goneAtOnce(t, p, "rank 0 has closed its endpoint")
+	if err := p.ep[1].Ended(0, 7); !errors.Is(err, netplugin.ErrPeerLost) {
+		t.Errorf("the peer's end: %v", err)
+	}
 	if n := p.ep[1].all[0].breaks; n != 0 {
 		t.Errorf("it tried to connect again %d times", n)
 	}
