@@ -84,3 +84,39 @@ func killedComesAgain(t *testing.T, o doorbell.Options) {
 	}
 	closes(0)
 }
+
+// TestGDAKIMadeAnew: who puts to a rank that has closed its device communicator has lost that queue pair's peer, over each wire; one
+// that both make anew works.
+func TestGDAKIMadeAnew(t *testing.T) {
+	for _, p := range []struct{ net, far string }{{"shm", "0"}, {"tcp", "0"}, {"ce", "1"}, {"dma", "1"}, {"staged+tcp", "1"}} {
+		t.Run(p.net, func(t *testing.T) {
+			t.Setenv(env.Far.Name(), p.far)
+			each(t, local(t, 2, doorbell.Options{Net: p.net, Backend: "gdaki"}), func(r *rank) {
+				old, w := r.devComm(doorbell.Needs{Signals: 1}), r.window(8)
+				if r.sync(); r.Rank() == 1 {
+					r.must(old.Close())
+				} else {
+					r.run(func(t gpu.Thread) {
+						d, co := old.Device(), gin.ByThread(t)
+						c, s := gin.Open(&d, 0), gin.OK
+						for s == gin.OK {
+							if s = c.PutValue(co, gin.World(&d), 1, w.Device(), 0, 1, 8, gin.None()); s == gin.OK {
+								s = c.Flush(co)
+							}
+						}
+						expect(s, gin.PeerLost, "a put to an end that is no more")
+					})
+					r.must(old.Close())
+				}
+				dc := r.devComm(doorbell.Needs{Signals: 1})
+				r.run(func(t gpu.Thread) {
+					d, co := dc.Device(), gin.ByThread(t)
+					c, world, other := gin.Open(&d, 0), gin.World(&d), 1-d.Rank
+					ok(c.PutValue(co, world, other, w.Device(), 0, 1, 8, gin.StrongInc(0)), "put")
+					ok(c.WaitSignal(co, 0, 1, 64, gin.FromPeer(world, other)), "wait")
+				})
+				r.sync()
+			})
+		})
+	}
+}

@@ -67,7 +67,8 @@ func (dc *DevComm) makePairs(ctx context.Context, p plan, far bool) error {
 	}
 	pairs, err := c.nic.Create(ctx, gdaki.Queues{
 		Contexts: dc.needs.Contexts, Peers: p.peers, Depth: p.depth, Companions: p.n.Counters > 0, World: world,
-		Send: gpu.Cast[uint64](send.Ptr()), Far: far, Done: gpu.Cast[uint64](host.Byte(uint64(p.cq))), Records: host.Byte(uint64(p.records)), Stick: dc.stick,
+		Send: gpu.Cast[uint64](send.Ptr()), Far: far, Done: gpu.Cast[uint64](host.Byte(uint64(p.cq))), Records: host.Byte(uint64(p.records)),
+		Ended: gpu.Cast[uint64](dc.seg.net.Ptr().Byte(uint64(p.ended))), Stick: dc.stick,
 	})
 	if err != nil {
 		return errors.Join(err, send.Free())

@@ -169,7 +169,7 @@ type plan struct {
 	ranks, lsa, peers, queues       int
 	depth                           int // slots of a queue
 	stride                          int // signal words per context
-	net                             int
+	net, ended                      int // ended is in it
 	lsaWords, inbox, ll, peer       int
 	prod, status, lost, ctl         int
 	off, shadow, coff, barrier      int
@@ -212,6 +212,9 @@ func newPlan(n Needs, ranks, lsa int, nic bool) plan {
 		return off
 	}
 	take(8 * words)
+	if nic {
+		p.ended = take(8 * p.queues)
+	}
 	p.net, at = max(at, 64), 0
 	p.lsaWords, p.inbox, p.ll = take(8*words), take(8*n.Barriers*lsa), take(2*8*abi.LLSlotWords*n.LLA2ABlocks*n.LLA2ASlots)
 	p.peer, at = max(at, 64), 0

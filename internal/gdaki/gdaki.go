@@ -5,6 +5,7 @@
 package gdaki
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -50,6 +51,8 @@ type Queues struct {
 	Send, Done gpu.Ptr[uint64]
 	Far        bool          // Send lies where the host does not see it
 	Records    gpu.Ptr[byte] // a line each
+	// Ended are words for those of an emulated NIC, by queue: see devnic.QPConfig.
+	Ended gpu.Ptr[uint64]
 	// Stick sets the status of a queue, where the device finds it.
 	Stick func(queue int, s abi.Status)
 }
@@ -86,7 +89,7 @@ func (n *NIC) Create(ctx context.Context, q Queues) (dc *DevComm, err error) {
 				Record: q.record(i), Far: q.Far,
 			}
 			if i < queues {
-				config.Peer = q.World(i)
+				config.Peer, config.Ended = q.World(i), q.Ended.At(i)
 			}
 			for k := range q.Depth {
 				config.Done.At(k*wqe.Words + wqe.TailWord).Store(uint64(wqe.EmptyTail))
@@ -161,6 +164,13 @@ func (dc *DevComm) Table() []abi.QP {
 // Close ends the queue pairs, after what was posted to them has ended, or when ctx has ended, with an error. Their memory may
 // be given back in either case.
 func (dc *DevComm) Close(ctx context.Context) error {
+	posted := dc.idle(ctx, dc.destroy)
+	return cmp.Or(posted, dc.idle(ctx, func() {})) // what their end itself has the NIC do
+}
+
+// idle drives the NIC until the queue pairs have nothing under way, or ctx has ended, with an error. In either case it calls then
+// before anything else is driven.
+func (dc *DevComm) idle(ctx context.Context, then func()) error {
 	n := dc.nic
 	for {
 		busy, done := 0, ctx.Err() != nil
@@ -172,7 +182,7 @@ func (dc *DevComm) Close(ctx context.Context) error {
 				}
 			}
 			if done = done || busy == 0; done {
-				dc.destroy()
+				then()
 			}
 		})
 		switch {

@@ -87,7 +87,8 @@ type NIC interface {
 	// Connect joins it to the queue pair of the peer that has that address. Each side connects to the other before either
 	// rings a doorbell.
 	Connect(number uint32, address []byte) error
-	// Idle says whether each WQE that a doorbell told of has its CQE.
+	// Idle says whether each WQE that a doorbell told of has its CQE; of a queue pair that was destroyed, whether memory that was
+	// imported for it may be given back.
 	Idle(number uint32) bool
 	// Destroy ends a queue pair. Its memory may be given back.
 	Destroy(number uint32)
@@ -112,6 +113,9 @@ type QPConfig struct {
 	Far bool
 	// Record is the doorbell record's word of the send queue: the second of a line, whose other words are the NIC's.
 	Record gpu.Ptr[uint32]
+	// Ended is for an emulated NIC: a word of zero in memory that was exported for signals and is imported by the peer before
+	// it connects; its NIC raises it when it destroys the other end. nil: nobody tells of that.
+	Ended gpu.Ptr[uint64]
 }
 
 // QP is a queue pair as kernels use it. Each WQE gives one CQE, at the same place in its queue.

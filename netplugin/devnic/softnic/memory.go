@@ -16,6 +16,7 @@ import (
 type own struct {
 	mem       []byte        // nil where only the device reaches it
 	dev       gpu.Ptr[byte] // the device's address, nil where the wire moves the host's bytes alone
+	signals   bool
 	withdrawn bool
 	wire      []byte // the wire's export
 }
@@ -34,6 +35,7 @@ func (o *own) lend(op *netplugin.Op, off, n uint64) {
 // region is what a key stands for: memory of a peer, or of this rank.
 type region struct {
 	peer    int32
+	number  uint32 // of the memory at its owner
 	size    uint64
 	signals bool             // a fetch-add may reach it
 	wire    netplugin.Region // as the wire names it
@@ -98,6 +100,7 @@ func (n *nic) ExportDevice(at gpu.Ptr[byte], bytes int) ([]byte, error) {
 
 func (n *nic) register(o *own, bytes int, signals bool) []byte {
 	n.nextOwn++
+	o.signals = signals
 	n.own[n.nextOwn] = o
 	return exported{n.nextOwn, uint64(bytes), signals, o.wire}.encode()
 }
@@ -129,7 +132,7 @@ func (n *nic) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	case len(n.regions) > math.MaxInt32:
 		err = errKeys
 	}
-	r := &region{peer: int32(peer), size: e.size, signals: e.signals}
+	r := &region{peer: int32(peer), number: e.number, size: e.size, signals: e.signals}
 	if err == nil && peer == n.config.Rank {
 		if r.own = n.own[e.number]; r.own == nil {
 			err = fmt.Errorf("memory number %d of this rank is not registered", e.number)
@@ -149,6 +152,7 @@ func (n *nic) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 // Forget revokes a key.
 func (n *nic) Forget(key netplugin.Region) {
 	if r := n.region(uint32(key)); r != nil {
+		n.unbid(func(f farewell) bool { return f.region == r })
 		n.config.Wire.Forget(r.wire)
 		n.regions[key] = nil
 	}

@@ -22,6 +22,7 @@ type pair struct {
 	bell      gpu.Ptr[uint64]
 	seen      uint64 // what the register held when it was looked at last
 	connected bool
+	theirs    word // where the peer is told of this end's end
 
 	// Indices, in this order: done <= next <= end.
 	done uint64 // WQEs below it have their CQE
@@ -104,6 +105,8 @@ func (n *nic) issue(q *pair, made *int) bool {
 	switch {
 	case n.lost[q.Peer]:
 		n.refuse(q, f, wqe.RetriesExceeded, netplugin.ErrPeerLost)
+	case q.left():
+		n.refuse(q, f, wqe.RetriesExceeded, errPeerEnded)
 	case !q.connected:
 		n.refuse(q, f, wqe.LocalOperation, errNotConnected)
 	case err != nil:

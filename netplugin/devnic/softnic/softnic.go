@@ -8,6 +8,9 @@
 // flushes the rest. Its wire is a network plugin, so it has that one's faults too. Queues and doorbells are memory of the host;
 // bytes of a device's memory are the wire's to move, where that carries them.
 //
+// A queue pair that has ended answers no more, and its peer's WQEs end as those whose retries ran out, from when the peer's NIC has
+// been told: by a signal of the wire.
+//
 // Four things differ from hardware. Each queue pair has a doorbell register of its own, since a register that is memory keeps
 // the last store only. What a fetch-add returns is not carried by the wire: its sink is checked and left alone. A wait for a
 // CQE of a queue pair that has failed fails too. And a write takes the fetch-add behind it along, in one operation of the wire: where
@@ -15,6 +18,7 @@
 package softnic
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -82,10 +86,15 @@ type nic struct {
 	uses   []uint32
 	cursor int // whose turn it is
 	flying int // operations of the wire under way
-	pages  []page
-	ops    [batchOps]netplugin.Op
-	marks  [batchOps]mark
-	ended  [pollOps]netplugin.Completion
+
+	farewells []farewell
+	bids      uint32 // of them that went ever
+	bidding   int    // and are under way
+
+	pages []page
+	ops   [batchOps]netplugin.Op
+	marks [batchOps]mark
+	ended [pollOps]netplugin.Completion
 }
 
 // page is doorbell registers.
@@ -114,6 +123,10 @@ func (n *nic) Create(c devnic.QPConfig) (devnic.QP, error) {
 	case c.Far:
 		return refuse("a send queue in memory of the device: one that the host sees is accepted")
 	}
+	number, off, err := n.nameWord(c.Ended)
+	if err != nil {
+		return refuse("%v", err)
+	}
 	at, err := n.place()
 	if err != nil {
 		return refuse("%v", err)
@@ -127,7 +140,7 @@ func (n *nic) Create(c devnic.QPConfig) (devnic.QP, error) {
 	gpu.Store(q.bell, 0, gpu.Relaxed, gpu.ScopeSys)
 	n.qps[at] = q
 	n.uses[at]++
-	return devnic.QP{Number: q.number, CQ: q.number, Bell: q.bell, Address: address{uint32(n.config.Rank), q.number}.encode()}, nil
+	return devnic.QP{Number: q.number, CQ: q.number, Bell: q.bell, Address: address{uint32(n.config.Rank), q.number, number, off}.encode()}, nil
 }
 
 // place finds room for a queue pair, and a doorbell register.
@@ -161,10 +174,14 @@ func (n *nic) Connect(number uint32, to []byte) error {
 	if err == nil && (int(a.rank) != q.Peer || a.number == 0) {
 		err = fmt.Errorf("it is number %d of rank %d", a.number, a.rank)
 	}
+	var theirs word
+	if err == nil {
+		theirs, err = n.wordOf(q.Peer, a.memory, a.off)
+	}
 	if err != nil {
 		return fmt.Errorf("softnic on rank %d: connect queue pair %d to rank %d: address: %w", n.config.Rank, number, q.Peer, err)
 	}
-	q.connected = true
+	q.connected, q.theirs = true, theirs
 	return nil
 }
 
@@ -177,10 +194,13 @@ func (n *nic) pair(number uint32) *pair {
 	return n.qps[at]
 }
 
-// Idle says whether each WQE of a queue pair has its CQE.
+// Idle says whether each WQE of a queue pair has its CQE. Once it was destroyed, whether farewells still need memory of peers that
+// this process maps.
 func (n *nic) Idle(number uint32) bool {
-	q := n.pair(number)
-	return q == nil || q.done == q.end && !q.rung()
+	if q := n.pair(number); q != nil {
+		return q.done == q.end && !q.rung()
+	}
+	return !n.config.Powers.Mapped || len(n.farewells)+n.bidding == 0
 }
 
 // Destroy ends a queue pair; ends of operations that come later touch nothing of it.
@@ -190,6 +210,7 @@ func (n *nic) Destroy(number uint32) {
 		n.flying -= q.flying
 		n.qps[at] = nil
 		n.free = append(n.free, at)
+		n.leave(q)
 	}
 }
 
@@ -199,6 +220,7 @@ func (n *nic) Lose(peer int) {
 		return
 	}
 	n.lost[peer] = true
+	n.unbid(func(f farewell) bool { return f.peer == peer })
 	if n.conn != nil {
 		n.conn.Lose(peer)
 	}
@@ -206,7 +228,7 @@ func (n *nic) Lose(peer int) {
 
 // Quiet says whether nothing is under way and no doorbell has rung.
 func (n *nic) Quiet() bool {
-	if n.config.Powers.Polled {
+	if n.config.Powers.Polled || len(n.farewells)+n.bidding > 0 {
 		return false
 	}
 	for _, q := range n.qps {
@@ -224,12 +246,13 @@ func (n *nic) Close() error {
 		errs = append(errs, p.free())
 	}
 	n.qps, n.free, n.uses, n.pages, n.flying = nil, nil, nil, nil, 0
-	n.regions = nil
+	n.regions, n.farewells, n.bidding = nil, nil, 0
 	return errors.Join(errs...)
 }
 
 // Poll looks at all doorbells and moves what it finds, at most pollOps operations of the wire.
 func (n *nic) Poll() (worked bool) {
+	worked = n.bid()
 	count, left := len(n.qps), pollOps
 	for i, at := 0, n.cursor; i < count; i++ {
 		if at >= count {
@@ -246,7 +269,7 @@ func (n *nic) Poll() (worked bool) {
 			break
 		}
 	}
-	if n.flying > 0 || n.config.Powers.Polled {
+	if n.flying+n.bidding > 0 || n.config.Powers.Polled {
 		worked = n.reap() || worked
 	}
 	return worked
@@ -257,7 +280,11 @@ func (n *nic) reap() (some bool) {
 	took := n.config.Wire.Poll(n.ended[:])
 	some = took > 0 || n.conn != nil && n.conn.Moved()
 	for _, c := range n.ended[:took] {
-		q := n.pair(uint32(c.Token >> 32))
+		number := uint32(c.Token >> 32)
+		if number == 0 {
+			n.bidding-- // however it ended
+		}
+		q := n.pair(number)
 		if q == nil {
 			continue
 		}
@@ -267,18 +294,24 @@ func (n *nic) reap() (some bool) {
 	return some
 }
 
-// address is how a queue pair names itself to its peer.
-type address struct{ rank, number uint32 }
+// address is how a queue pair names itself to its peer, and where it is to be told of the other end's end: see word.
+type address struct {
+	rank, number, memory uint32
+	off                  uint64
+}
 
-const addressVersion = 1
+const (
+	addressVersion = 2
+	addressBytes   = 21
+)
 
 func (a address) encode() []byte {
-	return be32(be32([]byte{addressVersion}, a.rank), a.number)
+	return binary.BigEndian.AppendUint64(be32(be32(be32([]byte{addressVersion}, a.rank), a.number), a.memory), a.off)
 }
 
 func decodeAddress(b []byte) (a address, err error) {
-	if len(b) != 9 || b[0] != addressVersion {
+	if len(b) != addressBytes || b[0] != addressVersion {
 		return a, fmt.Errorf("%x is none of version %d", b, addressVersion)
 	}
-	return address{get32(b[1:]), get32(b[5:])}, nil
+	return address{get32(b[1:]), get32(b[5:]), get32(b[9:]), binary.BigEndian.Uint64(b[13:])}, nil
 }

@@ -141,6 +141,12 @@ type queue struct {
 
 func create(t testing.TB, h *host, peer, depth int) *queue {
 	t.Helper()
+	return createTold(t, h, peer, depth, gpu.Ptr[uint64]{})
+}
+
+// createTold is create of a queue pair that has a word for the peer's end.
+func createTold(t testing.TB, h *host, peer, depth int, ended gpu.Ptr[uint64]) *queue {
+	t.Helper()
 	q := &queue{
 		nic: h, depth: uint64(depth), next: wqe.FirstIndex, seen: wqe.FirstIndex,
 		send: gpu.Cast[uint64](gpu.PtrOf(lines(depth * wqe.Bytes))), done: gpu.Cast[uint64](gpu.PtrOf(lines(depth * wqe.Bytes))),
@@ -150,7 +156,7 @@ func create(t testing.TB, h *host, peer, depth int) *queue {
 		q.done.At(i*wqe.Words + wqe.TailWord).Store(uint64(wqe.EmptyTail))
 	}
 	var err error
-	if q.QP, err = h.Create(devnic.QPConfig{Peer: peer, Depth: depth, Send: q.send, Done: q.done, Record: q.record}); err != nil {
+	if q.QP, err = h.Create(devnic.QPConfig{Peer: peer, Depth: depth, Send: q.send, Done: q.done, Record: q.record, Ended: ended}); err != nil {
 		t.Fatal(err)
 	}
 	return q
