@@ -57,8 +57,8 @@ var benchKinds = []benchKind{
 const llLong = `Measures dispatch and combine of a mixture of experts, one operation after another, and verifies what comes. GB/s counts
 bytes as published figures do: for each selection of a token its elements, scales and a header of 16 bytes (dispatch) or its
 BF16 elements (combine), those that stay on their rank too. What is truly sent stands beside it, and the memcpys that the
-algorithm needs, of a combine those of its whole input, measured in turn with the operations. The published shapes; they need 10, 20 and 6 GB, and 64 ranks of hidden
-7168 would need 80:
+algorithm needs, of a combine those of its whole input, measured in turn with the operations. The published shapes; they need
+10, 20 and 6 GB, and 64 ranks of hidden 7168 would need 80:
 
   doorbell bench ll --local -n 8 --tokens 1..128 --experts 256 --dtype fp8 --paper
   doorbell bench ll --local -n 16 --ranks-per-node 8 --tokens 128 --experts 256 --dtype fp8 --paper

@@ -16,7 +16,8 @@ const llSets = 2
 
 // llCopies are the memcpys that a step needs, this rank's share: a token's message into its place at its expert's rank, from
 // there to the expert's other rows, and each row that a combine is given to its token's rank, also if it stays on its rank, where
-// nothing is copied. They go the same ways, between memory of the same kind, and touch as much of it. Where a rank is not reached by stores, this rank's own memory stands for it.
+// nothing is copied. They go the same ways, between memory of the same kind, and touch as much of it. Where a rank is not reached
+// by stores, this rank's own memory stands for it.
 type llCopies struct {
 	b              *bench
 	w              *doorbell.Window // [set][rank][pair] messages, then [set][rank][pair] answers
