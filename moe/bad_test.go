@@ -280,16 +280,10 @@ func TestBadGrid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = each(2, func(r int) error {
-		st := w.comms[r].Stream()
-		defer st.Close()
-		x, err := w.step(s, r, st)
-		if err != nil {
-			return err
-		}
+	err = w.eachStep(s, func(x *step) error {
 		twice := func(call func() error) func() error {
 			return func() error {
-				if r == 1 {
+				if x.r == 1 {
 					x.b.SetGrid(doorbell.Grid{Blocks: 2, Warps: 33})
 					wantError(t, call(), "rank 1", "33 warps")
 					if err := x.b.Check(); err != nil {
@@ -300,13 +294,13 @@ func TestBadGrid(t *testing.T) {
 				return call()
 			}
 		}
-		dispatch := func() (err error) { x.got, err = x.b.Dispatch(st, x.in); return err }
-		combine := func() error { return x.b.Combine(st, x.got, gpu.Cast[byte](x.y)) }
+		dispatch := func() (err error) { x.got, err = x.b.Dispatch(x.st, x.in); return err }
+		combine := func() error { return x.b.Combine(x.st, x.got, gpu.Cast[byte](x.y)) }
 		for range 2 {
 			for _, call := range []func() error{
 				twice(dispatch), x.dispatched, twice(combine), x.combined,
-				twice(x.startDispatch), twice(func() error { return x.b.FinishDispatch(st, x.got) }), x.dispatched,
-				twice(x.startCombine), twice(func() error { return x.b.FinishCombine(st, x.got) }), x.combined,
+				twice(x.startDispatch), twice(func() error { return x.b.FinishDispatch(x.st, x.got) }), x.dispatched,
+				twice(x.startCombine), twice(func() error { return x.b.FinishCombine(x.st, x.got) }), x.combined,
 			} {
 				if err := call(); err != nil {
 					return err

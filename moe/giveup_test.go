@@ -25,29 +25,23 @@ func TestGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	closed := make(chan error, 1)
-	err = each(2, func(r int) error {
-		b, st := w.bufs[r], w.comms[r].Stream()
-		defer st.Close()
-		x, err := w.step(s, r, st)
-		if err != nil {
+	err = w.eachStep(s, func(x *step) (err error) {
+		if x.got, err = x.b.Dispatch(x.st, x.in); err != nil {
 			return err
 		}
-		if x.got, err = b.Dispatch(st, x.in); err != nil {
+		if err := errors.Join(x.dispatched(), x.c.Barrier(t.Context())); err != nil {
 			return err
 		}
-		if err := errors.Join(x.dispatched(), w.comms[r].Barrier(t.Context())); err != nil {
-			return err
-		}
-		if r == 1 { // what rank 0 has for it is refused from now on
-			closed <- b.Close()
+		if x.r == 1 { // what rank 0 has for it is refused from now on
+			closed <- x.b.Close()
 			return nil
 		}
-		if err := errors.Join(<-closed, b.Combine(st, x.got, gpu.Cast[byte](x.y))); err != nil {
+		if err := errors.Join(<-closed, x.b.Combine(x.st, x.got, gpu.Cast[byte](x.y))); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), w.comms[r].Timeout()/2)
+		ctx, cancel := context.WithTimeout(t.Context(), x.c.Timeout()/2)
 		defer cancel()
-		err = b.Wait(ctx, st)
+		err = x.b.Wait(ctx, x.st)
 		var e *moe.Error
 		if !errors.As(err, &e) || e.Status != gin.RemoteError || errors.Is(err, doorbell.ErrAborted) {
 			t.Errorf("the combine ended with: %v", err)

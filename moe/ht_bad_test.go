@@ -140,27 +140,21 @@ func TestHTRowsThatDoNotFit(t *testing.T) {
 		if err := w.check(fits, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := each(2, func(r int) error {
-			st := w.comms[r].Stream()
-			defer st.Close()
-			s, err := w.step(many, r, st)
-			if err != nil {
-				return err
-			}
+		if err := w.eachStep(many, func(s *htStep) error {
 			if err := s.spoil(); err != nil {
 				return err
 			}
-			got, err := s.h.Dispatch(st, s.in)
+			got, err := s.h.Dispatch(s.st, s.in)
 			if err != nil {
 				return err
 			}
-			if err := s.h.Combine(st, got, s.out); err != nil { // queued before anybody knows: it does nothing
+			if err := s.h.Combine(s.st, got, s.out); err != nil { // queued before anybody knows: it does nothing
 				return err
 			}
-			err = s.h.Wait(context.Background(), st)
-			wantError(t, err, "rank 1 would get 8 rows", "room for 7", fmt.Sprintf("rank %d: ", r))
+			err = s.h.Wait(context.Background(), s.st)
+			wantError(t, err, "rank 1 would get 8 rows", "room for 7", fmt.Sprintf("rank %d: ", s.r))
 			if n, err := s.h.Count(got); n != 0 || err != nil {
-				return fmt.Errorf("rank %d: %d rows came, %w", r, n, err)
+				return fmt.Errorf("rank %d: %d rows came, %w", s.r, n, err)
 			}
 			rows, infos, err := s.rowsOf(got)
 			if err != nil {
@@ -168,7 +162,7 @@ func TestHTRowsThatDoNotFit(t *testing.T) {
 			}
 			for _, b := range append(rows, infos...) {
 				if b != htCanary {
-					return fmt.Errorf("rank %d: something was written", r)
+					return fmt.Errorf("rank %d: something was written", s.r)
 				}
 			}
 			return nil
@@ -196,21 +190,15 @@ func TestHTSelectionsThatNameNoExpert(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := each(2, func(r int) error {
-			st := w.comms[r].Stream()
-			defer st.Close()
-			one, err := w.step(s, r, st)
-			if err != nil {
-				return err
-			}
-			if r == 0 {
+		if err := w.eachStep(s, func(one *htStep) (err error) {
+			if one.r == 0 {
 				one.in.Experts.At(5).Store(bad)
 			}
-			if one.got, err = one.h.Dispatch(st, one.in); err != nil {
+			if one.got, err = one.h.Dispatch(one.st, one.in); err != nil {
 				return err
 			}
-			w.last[r] = one.got
-			if err = one.h.Wait(context.Background(), st); r == 0 {
+			w.last[one.r] = one.got
+			if err = one.h.Wait(context.Background(), one.st); one.r == 0 {
 				var e *moe.Error
 				if !errors.As(err, &e) || e.Status != gin.Invalid {
 					return fmt.Errorf("%d: got %w", bad, err)

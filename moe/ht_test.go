@@ -275,13 +275,7 @@ func (s *htStep) combine() error {
 
 // check runs a problem, again with the layout that it made if asked so often, and compares it with the reference.
 func (w *htWorld) check(s *htSolved, again int) error {
-	return each(s.p.Ranks, func(r int) error {
-		st := w.comms[r].Stream()
-		defer st.Close()
-		one, err := w.step(s, r, st)
-		if err != nil {
-			return err
-		}
+	return w.eachStep(s, func(one *htStep) error {
 		for i := range again + 1 {
 			if err := one.dispatch(); err != nil {
 				return fmt.Errorf("dispatch %d: %w", i, err)
@@ -291,6 +285,19 @@ func (w *htWorld) check(s *htSolved, again int) error {
 			}
 		}
 		return nil
+	})
+}
+
+// eachStep does something with each rank's part of a problem, on a stream of its own.
+func (w *htWorld) eachStep(s *htSolved, do func(*htStep) error) error {
+	return each(s.p.Ranks, func(r int) error {
+		st := w.comms[r].Stream()
+		defer st.Close()
+		one, err := w.step(s, r, st)
+		if err != nil {
+			return err
+		}
+		return do(one)
 	})
 }
 

@@ -108,21 +108,15 @@ func TestTooManyTokensOnOneRank(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = each(2, func(r int) error {
-			st := w.comms[r].Stream()
-			defer st.Close()
-			x, err := w.step(s, r, st)
-			if err != nil {
-				return err
-			}
-			if r == 0 {
+		err = w.eachStep(s, func(x *step) error {
+			if x.r == 0 {
 				many := x.in
 				many.N = 5
-				_, err := x.b.Dispatch(st, many)
+				_, err := x.b.Dispatch(x.st, many)
 				wantError(t, err, "5 tokens", "0 to 4 are accepted (MaxTokens)", "rank 0")
 				many = x.in
 				many.Count = gpu.Cast[uint32](x.in.X.Byte(2))
-				_, err = x.b.Dispatch(st, many)
+				_, err = x.b.Dispatch(x.st, many)
 				wantError(t, err, "a count at", "a multiple of 4 is accepted", "rank 0")
 			}
 			return x.fused()
@@ -216,13 +210,7 @@ func TestRowsBehindTheCount(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = each(2, func(r int) error {
-			st := w.comms[r].Stream()
-			defer st.Close()
-			x, err := w.step(s, r, st)
-			if err != nil {
-				return err
-			}
+		err = w.eachStep(s, func(x *step) error {
 			if err := x.fused(); err != nil {
 				return err
 			}

@@ -285,10 +285,11 @@ func TestLostWhileAnswering(t *testing.T) {
 				t.Error(err)
 			}
 			err = each(3, func(r int) error { // each expert has a row of each rank; a block's warps take those for ranks 3, 0 and 1 at once
-				for _, err := range []error{w.comms[r].Barrier(t.Context()), steps[r].startCombine(), steps[r].finishCombine()} {
-					if err != nil && !errors.Is(err, doorbell.ErrPeerLost) {
-						return err
-					}
+				if err := w.comms[r].Barrier(t.Context()); !errors.Is(err, doorbell.ErrPeerLost) {
+					return fmt.Errorf("rank %d: barrier: %w", r, err)
+				}
+				if err := errors.Join(steps[r].startCombine(), steps[r].finishCombine()); !errors.Is(err, doorbell.ErrPeerLost) {
+					return fmt.Errorf("rank %d: combine: %w", r, err)
 				}
 				return nil
 			})

@@ -129,13 +129,18 @@ func (w *world) check(p *ref.Problem, do ref.Expert) error {
 	if err != nil {
 		return err
 	}
-	return each(p.Ranks, func(r int) error {
+	return w.eachStep(s, (*step).fused)
+}
+
+// eachStep does something with each rank's part of a problem, on a stream of its own.
+func (w *world) eachStep(s *solved, do func(*step) error) error {
+	return each(s.p.Ranks, func(r int) error {
 		st := w.comms[r].Stream()
 		defer st.Close()
 		one, err := w.step(s, r, st)
 		if err != nil {
 			return err
 		}
-		return one.fused()
+		return do(one)
 	})
 }
