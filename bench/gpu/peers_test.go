@@ -28,7 +28,8 @@ func TestPeers(t *testing.T) {
 		needGPU(t)
 		c := must(doorbell.Open(t.Context(), doorbell.Options{Timeout: limit}))(t)
 		defer func() { check(t, c.Close()) }()
-		meetPeer(t, c, 128<<20, 32, []int{4, 8, 16, 32, 64, 132})
+		// So large, since a launch and the end of its stores take as long as 2 to 4 MiB do.
+		meetPeer(t, c, 512<<20, 32, []int{4, 8, 16, 32, 64, 132})
 		return
 	}
 	var ranks sync.WaitGroup

@@ -49,7 +49,7 @@ func peerCases() []gpuCase {
 		{"NVLink: puts of 4 MiB", "16 in flight, windows in the GPUs' memory", "GB/s", "more", "at least 0.9x", largePuts, gpuGBps,
 			"16 copies of 4 MiB that the host queues", rawCommand, figureGBps("two GPUs, 16 copies of 4 MiB")},
 	}
-	for _, k := range []struct{ ours, raw, what string }{{"LSA copy", "stores", "128 MiB by stores, 1,024 threads a block"}, {"LSA bulk copy", "bulk copies", "128 MiB by bulk copies, one thread a block"}} {
+	for _, k := range []struct{ ours, raw, what string }{{"LSA copy", "stores", "512 MiB by stores, 1,024 threads a block"}, {"LSA bulk copy", "bulk copies", "512 MiB by bulk copies, one thread a block"}} {
 		for _, blocks := range []int{4, 8, 16, 32, 64, 132} {
 			target := ""
 			switch {
