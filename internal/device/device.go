@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/doorbell-net/doorbell/gpu"
@@ -128,6 +129,9 @@ type Stream interface {
 	// Copy queues a copy between memory of this device, of AllocHost, and of other ranks that was imported. On a GPU a copy
 	// engine does it, so that one on a stream without kernels runs beside kernels of others. The two may not overlap.
 	Copy(dst, src gpu.Ptr[byte], bytes int) error
+	// Copies queues several copies as one item, which may be done at once and in any order: none may write what another reads or
+	// writes. The slices are as long as each other, no copy is of 0 bytes, and all are the caller's again when it returns.
+	Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error
 	// Fill queues a store of one byte to all of them. On a GPU it may need room for threads, and wait for it.
 	Fill(dst gpu.Ptr[byte], value byte, bytes int) error
 	// Store queues the store of an aligned word. Who reads it, on host or device, with an acquire load of system scope sees
@@ -205,4 +209,17 @@ func (e *KernelError) Format(f fmt.State, verb rune) {
 	if verb == 'v' && f.Flag('+') {
 		fmt.Fprintf(f, "\n%s", e.Stack)
 	}
+}
+
+// ValidCopies says what is wrong with the arguments of Stream.Copies.
+func ValidCopies(dst, src []gpu.Ptr[byte], bytes []uint64) error {
+	if len(src) != len(dst) || len(bytes) != len(dst) {
+		return fmt.Errorf("copies: %d destinations, %d sources, %d sizes: as many of each are accepted", len(dst), len(src), len(bytes))
+	}
+	for i, n := range bytes {
+		if n == 0 || n > math.MaxInt {
+			return fmt.Errorf("copies: %d bytes in copy %d, 1 or more are accepted", n, i)
+		}
+	}
+	return nil
 }

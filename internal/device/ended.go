@@ -24,6 +24,9 @@ func (Ended) Launch(c gpu.Call, _ Grid) error {
 // Copy is refused.
 func (Ended) Copy(_, _ gpu.Ptr[byte], _ int) error { return ErrStreamClosed }
 
+// Copies is refused.
+func (Ended) Copies(_, _ []gpu.Ptr[byte], _ []uint64) error { return ErrStreamClosed }
+
 // Fill is refused.
 func (Ended) Fill(gpu.Ptr[byte], byte, int) error { return ErrStreamClosed }
 

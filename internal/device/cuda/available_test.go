@@ -195,10 +195,10 @@ func TestCaps(t *testing.T) {
 	dev := d.open(cuda.Options{Ranks: 2})
 	c := dev.Caps()
 	if c.Name != "double 0" || c.SMs != 8 || c.WarpsPerSM != 64 || c.BlocksPerSM != 32 || c.CopyEngines != 3 || c.Major != 9 || c.Minor != 0 ||
-		c.Driver != 12040 || c.Bytes != 1<<30 || c.PCI != "0000:17:00" || c.UUID != "00000000000d0b1e0000000000000000" || c.HostAtomics || !c.Unified || !c.StreamMemory || !c.Cooperative {
+		c.Driver != 12090 || c.Bytes != 1<<30 || c.PCI != "0000:17:00" || c.UUID != "00000000000d0b1e0000000000000000" || c.HostAtomics || !c.Unified || !c.StreamMemory || !c.Cooperative {
 		t.Errorf("capabilities are %+v", c)
 	}
-	for _, line := range []string{"double 0, 0 of 1, PCI 0000:17:00", "CUDA 12.4", "1 GiB", "8, of 64 warps and 32 blocks"} {
+	for _, line := range []string{"double 0, 0 of 1, PCI 0000:17:00", "CUDA 12.9", "1 GiB", "8, of 64 warps and 32 blocks"} {
 		if !strings.Contains(c.String(), line) {
 			t.Errorf("the table lacks %q:\n%s", line, c)
 		}

@@ -68,6 +68,7 @@ const (
 	cuMemHostGetDevicePointer
 	cuMemGetHandleForAddressRange
 	cuMemcpyAsync
+	cuMemcpyBatchAsync
 	cuMemsetD8Async
 	cuStreamCreateWithPriority
 	cuStreamDestroy
@@ -141,6 +142,7 @@ var symbols = [functions]string{
 	cuMemHostGetDevicePointer:      "cuMemHostGetDevicePointer_v2",
 	cuMemGetHandleForAddressRange:  "cuMemGetHandleForAddressRange",
 	cuMemcpyAsync:                  "cuMemcpyAsync",
+	cuMemcpyBatchAsync:             "cuMemcpyBatchAsync",
 	cuMemsetD8Async:                "cuMemsetD8Async",
 	cuStreamCreateWithPriority:     "cuStreamCreateWithPriority",
 	cuStreamDestroy:                "cuStreamDestroy_v2",
@@ -161,8 +163,10 @@ var symbols = [functions]string{
 // String is the name as cuda.h has it.
 func (f function) String() string { return strings.TrimSuffix(symbols[f], "_v2") }
 
-// optional says whether a driver may lack the function: those of multicast came with CUDA 12.1.
-func (f function) optional() bool { return f >= cuMulticastCreate && f <= cuMulticastGetGranularity }
+// optional says whether a driver may lack the function: those of multicast came with CUDA 12.1, batches of copies with 12.8.
+func (f function) optional() bool {
+	return f >= cuMulticastCreate && f <= cuMulticastGetGranularity || f == cuMemcpyBatchAsync
+}
 
 // driver is the driver's library.
 type driver struct {

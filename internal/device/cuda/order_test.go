@@ -7,6 +7,7 @@ package cuda_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"os"
 	"testing"
@@ -38,6 +39,7 @@ func checkOrder(d *testing.T, devs [2]*cuda.Device) {
 	rapid.Check(d, func(t *rapid.T) {
 		mem := must[device.Memory](d)(devs[0].Alloc(n))
 		at := must[device.Memory](d)(devs[1].Import(mem.Handle()))
+		host := must[device.Memory](d)(devs[0].AllocHost(n))
 		var streams []device.Stream
 		for i := range 4 {
 			streams = append(streams, devs[i%2].NewStream())
@@ -53,7 +55,7 @@ func checkOrder(d *testing.T, devs [2]*cuda.Device) {
 			size := rapid.IntRange(0, (n-off)/2).Draw(t, "bytes")
 			v := rapid.Byte().Draw(t, "value")
 			var err error
-			switch rapid.IntRange(0, 5).Draw(t, "kind") {
+			switch rapid.IntRange(0, 6).Draw(t, "kind") {
 			case 0:
 				err = s.Fill(at.Ptr().Byte(uint64(off)), v, size)
 				copy(want[off:], bytes.Repeat([]byte{v}, size))
@@ -67,6 +69,16 @@ func checkOrder(d *testing.T, devs [2]*cuda.Device) {
 				word := uint64(v) * 0x0102030405060708
 				err = s.Store(gpu.Cast[uint64](at.Ptr()).At(off/8), word)
 				binary.LittleEndian.PutUint64(want[off/8*8:], word)
+			case 6: // into the host's memory and back, in two halves each
+				half := uint64(size+1) / 2
+				if size < 2 {
+					break
+				}
+				there, here := []gpu.Ptr[byte]{host.Ptr(), host.Ptr().Byte(half)}, []gpu.Ptr[byte]{mem.Ptr().Byte(uint64(off)), mem.Ptr().Byte(uint64(off) + half)}
+				sizes := []uint64{half, uint64(size) - half}
+				back := []gpu.Ptr[byte]{at.Ptr().Byte(uint64(off + size)), at.Ptr().Byte(uint64(off+size) + half)}
+				err = errors.Join(s.Copies(there, here, sizes), s.Copies(back, there, sizes))
+				copy(want[off+size:], bytes.Clone(want[off:off+size]))
 			case 4: // a stream ends and another takes its place, and its mark
 				shut(d, s.Close)
 				streams[i] = devs[i%2].NewStream()
@@ -94,7 +106,7 @@ func checkOrder(d *testing.T, devs [2]*cuda.Device) {
 		for _, s := range streams {
 			shut(d, s.Close)
 		}
-		for _, m := range append(spare, mem, at) {
+		for _, m := range append(spare, mem, at, host) {
 			shut(d, m.Free)
 		}
 	})

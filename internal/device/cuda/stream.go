@@ -41,6 +41,7 @@ type stream struct {
 	names  [tracked]string
 	param  *[1]uintptr // what cuLaunchKernel's kernelParams points at
 	both   *batch
+	copies *copyAttributes
 	err    error // sticks
 	closed bool
 }
@@ -61,7 +62,7 @@ func (d *Device) countedStream(priority int32) *stream {
 // newStream makes a stream. One that cannot be made says so at its first use. The driver waits for no kernel here.
 func (d *Device) newStream(priority int32) *stream {
 	c := d.card
-	s := &stream{dev: d, card: c, param: new([1]uintptr), both: new(batch)}
+	s := &stream{dev: d, card: c, param: new([1]uintptr), both: new(batch), copies: new(copyAttributes)}
 	if s.err = c.failure(); s.err != nil {
 		return s
 	}

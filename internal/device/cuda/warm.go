@@ -6,19 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/doorbell-net/doorbell/gpu"
 )
 
 // errStuck is that a GPU does not do what is queued: what would wait for it is not called any more.
 var errStuck = errors.New("it does nothing of what is queued")
 
-// What warms lanes: a kernel that does nothing, and copies of so many bytes.
+// What warms lanes: a kernel that does nothing, copies of so many bytes, and a batch of copies where the driver has them.
 const (
 	warmName  = "DoorbellWarm"
 	warmPTX   = ".version 6.0\n.target sm_70\n.address_size 64\n\n.visible .entry " + warmName + "()\n{\n\tret;\n}\n"
 	warmBytes = 64 << 10
 )
 
-// warm has each lane do a kernel, and copies of all directions, within a limit.
+// warm has each lane do a kernel, copies of all directions and a batch, within a limit.
 func (c *card) warm(lanes []*lane, limit time.Duration) error {
 	var taken []discarded
 	take := func(back function, at uintptr) uintptr {
@@ -68,6 +70,13 @@ func (c *card) queueWarm(lanes []*lane, take func(back function, at uintptr) uin
 		for _, to := range [][2]uintptr{{here, host}, {host, here}, {here, here + warmBytes}} {
 			if r := c.do(cuMemcpyAsync, to[0], to[1], warmBytes, l.handle); r != success {
 				return c.fault(cuMemcpyAsync, r, "%s", size(warmBytes))
+			}
+		}
+		if c.drv.batches() {
+			const half = warmBytes / 2
+			to, from := []gpu.Ptr[byte]{pointer(here), pointer(host + half)}, []gpu.Ptr[byte]{pointer(host), pointer(here + warmBytes)}
+			if r := c.copies(new(copyAttributes), to, from, []uint64{half, half}, l); r != success {
+				return c.fault(cuMemcpyBatchAsync, r, "%s each way", size(half))
 			}
 		}
 	}

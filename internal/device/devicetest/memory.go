@@ -132,6 +132,19 @@ func checkCopies(b *bed) {
 			b.Errorf("%d bytes were copied or filled", bad)
 		}
 	}
+	both := b.alloc(2 * n)
+	halves := []gpu.Ptr[byte]{both.Ptr().Byte(n), both.Ptr()}
+	b.must(s.Copies(halves, []gpu.Ptr[byte]{host.Ptr(), host.Ptr().Byte(3)}, []uint64{n, n - 3}))
+	clear(halves) // they are the caller's again
+	b.must(b.wait(s))
+	if !bytes.Equal(b.bytes(both), slices.Concat(host.Bytes()[3:], make([]byte, 3), host.Bytes())) {
+		b.Error("two copies at once moved other bytes")
+	}
+	for _, bad := range [][]uint64{{0}, {1 << 63}, {}, {1, 1}} {
+		if s.Copies([]gpu.Ptr[byte]{to.Ptr()}, []gpu.Ptr[byte]{host.Ptr()}, bad) == nil {
+			b.Errorf("a copy of %d bytes was queued", bad)
+		}
+	}
 	if p := gpu.Cast[uint64](host.Ptr()); s.StoreBoth(p, 1, gpu.Cast[uint64](host.Ptr().Byte(4)), 1) == nil || s.StoreBoth(gpu.Cast[uint64](host.Ptr().Byte(4)), 1, p, 1) == nil {
 		b.Error("two words, one of which is not aligned, were stored")
 	}

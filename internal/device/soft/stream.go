@@ -75,6 +75,18 @@ func (s *stream) Copy(dst, src gpu.Ptr[byte], bytes int) error {
 	return s.push(item{move: func() { copy(gpu.Slice(dst, bytes), gpu.Slice(src, bytes)) }})
 }
 
+func (s *stream) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error {
+	if err := device.ValidCopies(dst, src, bytes); err != nil {
+		return err
+	}
+	for i := range dst {
+		if err := s.Copy(dst[i], src[i], int(bytes[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *stream) Fill(dst gpu.Ptr[byte], value byte, bytes int) error {
 	if bytes < 0 {
 		return fmt.Errorf("fill: %d bytes asked for, 0 or more are accepted", bytes)

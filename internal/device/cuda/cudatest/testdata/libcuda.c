@@ -140,7 +140,7 @@ static void wait_for_kernels(void) {
 void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
-	conf.devices = 1, conf.version = 12040, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1, conf.rdma = 1;
+	conf.devices = 1, conf.version = 12090, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1, conf.rdma = 1;
 	sticky = 0, waited = 0, null_stream = 0, stack = 1024, host_table = 0;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
@@ -701,6 +701,21 @@ R cuMemcpyAsync(u64 dst, u64 src, u64 n, struct stream* s) {
 	if (!n || !to || !from) return leave(INVALID);
 	if (of_device(to) && of_device(from)) *(gpu_of(to) == gpu_of(from) ? &within : &between) += 1;
 	return leave(push(s, (struct op){.kind = COPY, .a = dst, .b = src, .n = n}));
+}
+// cuMemcpyBatchAsync does the copies the other way round: a GPU may do them in any order. It refuses those that would not be the same.
+R cuMemcpyBatchAsync(u64* dst, u64* src, size_t* bytes, size_t n, const u64* attributes, const size_t* first, size_t kinds, size_t* bad, struct stream* s) {
+	BEGIN(1);
+	if (!n || kinds != 1 || first[0] || attributes[0] != 1 || attributes[1] || attributes[2] || (s && s->recording)) return leave(INVALID);
+	for (size_t i = 0; i < n; i++) {
+		*bad = i;
+		struct mem *to = known(dst[i], bytes[i]), *from = known(src[i], bytes[i]);
+		if (!bytes[i] || !to || !from || (of_device(to) && of_device(from))) return leave(INVALID);
+		for (size_t k = 0; k < n; k++)
+			if ((k != i && dst[i] < dst[k] + bytes[k] && dst[k] < dst[i] + bytes[i]) || (dst[i] < src[k] + bytes[k] && src[k] < dst[i] + bytes[i])) return leave(INVALID);
+	}
+	R r = OK;
+	while (n-- && r == OK) r = push(s, (struct op){.kind = COPY, .a = dst[n], .b = src[n], .n = bytes[n]});
+	return leave(r);
 }
 R cuMemsetD8Async(u64 dst, unsigned char v, u64 n, struct stream* s) { BEGIN(1); return leave(!n || !known(dst, n) ? INVALID : push(s, (struct op){.kind = FILL, .a = dst, .b = v, .n = n})); }
 
