@@ -110,6 +110,10 @@ type Copier interface {
 	// Copy copies between memory of the device and pinned memory of the host, in either direction, or between memory of this
 	// device and one that Reach was called for.
 	Copy(dst, src gpu.Ptr[byte], bytes int) error
+	// Copies queues several such copies, which may be done at once and in any order: none writes what another reads or writes.
+	// The slices are as long as each other, no copy is of 0 bytes, and all are the caller's again when it returns. One call
+	// costs less than as many of Copy, and the copies do not wait for each other.
+	Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error
 	// Reach prepares for copies between this device and memory of another one, bytes long, before they have to wait for no
 	// kernel: it queues one from there, which nobody looks at.
 	Reach(far gpu.Ptr[byte], bytes int) error

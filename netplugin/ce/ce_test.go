@@ -86,11 +86,61 @@ func TestDeviceFails(t *testing.T) {
 	}
 }
 
+// TestBatchFails: where the device fails at what was gathered, all of it ends with the device's error, those with a signal too.
+func TestBatchFails(t *testing.T) {
+	dev := &plugintest.OnDevice{Plugin: Plugin{}, Far: true}
+	ep, err := dev.Open(netplugin.Config{Rank: 0, Ranks: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	c := ep.(netplugin.Connector)
+	if err := c.Connect(t.Context(), [][]byte{c.Address()}); err != nil {
+		t.Fatal(err)
+	}
+	mem, words := make([]byte, 4096), bytesOf(make([]uint64, 1))
+	window, err := ep.Import(0, netplugin.Key{Map: mem, Size: len(mem)})
+	key, err2 := ep.Export(words, true)
+	signal, err3 := ep.Import(0, netplugin.Key{Bytes: key, Map: words, Size: 8})
+	if err := errors.Join(err, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	var ops []netplugin.Op
+	for token := range uint64(5) {
+		ops = append(ops, netplugin.Op{Kind: netplugin.Put, Dst: window, DstOff: 500 * token, Data: make([]byte, 500), Token: token, Raise: token%2 == 0, SigDst: signal, SigAdd: 1})
+	}
+	gone := errors.New("the device is gone")
+	dev.Break(gone)
+	taken := ep.Post(ops)
+	for _, op := range ops[:taken] {
+		if op.State == netplugin.Failed && !errors.Is(op.Err, gone) {
+			t.Errorf("failed: %v", op.Err)
+		} else if op.State == netplugin.Done {
+			t.Errorf("number %d is done", op.Token)
+		}
+	}
+	failed := 0
+	if ops[taken-1].State == netplugin.Failed {
+		failed++
+	}
+	var done [8]netplugin.Completion
+	n := ep.Poll(done[:])
+	for _, d := range done[:n] {
+		if !errors.Is(d.Err, gone) {
+			t.Errorf("number %d ended with %v", d.Token, d.Err)
+		}
+	}
+	if n+failed != taken || words[0] != 0 {
+		t.Errorf("%d of %d ended, the signal is %d", n+failed, taken, words[0])
+	}
+}
+
 // stuck is a device's queue that does nothing until it is told to.
 type stuck struct{ stores []func() }
 
-func (q *stuck) Copy(dst, src gpu.Ptr[byte], bytes int) error { return nil }
-func (q *stuck) Reach(far gpu.Ptr[byte], bytes int) error     { return nil }
+func (q *stuck) Copy(dst, src gpu.Ptr[byte], bytes int) error          { return nil }
+func (q *stuck) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error { return nil }
+func (q *stuck) Reach(far gpu.Ptr[byte], bytes int) error              { return nil }
 func (q *stuck) Store(at gpu.Ptr[uint64], value uint64) error {
 	q.stores = append(q.stores, func() { at.Store(value) })
 	return nil

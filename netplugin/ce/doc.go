@@ -10,6 +10,8 @@
 // empty, puts between windows in memory of the host are copied by the CPU, which raises their signals itself: 1 us instead of
 // 3 (one H200).
 //
+// What one call of Post brings is handed to the device together (dma.Gather), many small rows by two calls of the driver.
+//
 // No kernel is launched and no driver call made that could wait for one: a copy within the device would be a kernel of the
 // driver, so it goes through pinned memory of the host, by two copies.
 package ce

@@ -10,9 +10,25 @@ import (
 	"github.com/doorbell-net/doorbell/netplugin"
 )
 
+// Post holds a target's lock while operations go there, so that they are gathered.
 func (e *endpoint) Post(ops []netplugin.Op) int {
+	var t *target
+	defer func() {
+		if t != nil {
+			t.leave()
+		}
+	}()
 	for i := range ops {
-		took, err := e.post(&ops[i])
+		if to := e.target(ops[i].Peer); to != t {
+			if t != nil {
+				t.leave()
+			}
+			if t = to; t != nil && !t.mu.TryLock() {
+				t = nil
+				return i
+			}
+		}
+		took, err := e.post(t, &ops[i])
 		if err != nil {
 			ops[i].State, ops[i].Err = netplugin.Failed, err
 			return i + 1
@@ -24,12 +40,21 @@ func (e *endpoint) Post(ops []netplugin.Op) int {
 	return len(ops)
 }
 
-// post checks an operation, and does it or queues it. It writes nothing before all of it was checked.
-func (e *endpoint) post(op *netplugin.Op) (took bool, err error) {
+// target is a rank that was met, nil for none.
+func (e *endpoint) target(peer int32) *target {
+	if peer < 0 || int(peer) >= e.cfg.Ranks {
+		return nil
+	}
+	return e.peers[peer]
+}
+
+// post checks an operation, and does it or gathers it. It writes nothing before all of it was checked. The caller holds the lock
+// of t, the operation's target.
+func (e *endpoint) post(t *target, op *netplugin.Op) (took bool, err error) {
 	fail := func(format string, args ...any) (bool, error) {
 		return true, fmt.Errorf("ce on rank %d: to rank %d: %w", e.cfg.Rank, op.Peer, fmt.Errorf(format, args...))
 	}
-	if op.Peer < 0 || int(op.Peer) >= e.cfg.Ranks || e.peers[op.Peer] == nil {
+	if t == nil {
 		return fail("no such rank was met: %w", netplugin.ErrPeerLost)
 	}
 	if e.lost[op.Peer] {
@@ -50,11 +75,6 @@ func (e *endpoint) post(op *netplugin.Op) (took bool, err error) {
 	default:
 		return fail("operation of kind %d: put, signal and get are accepted", op.Kind)
 	}
-	t := e.peers[op.Peer]
-	if !t.mu.TryLock() {
-		return false, nil
-	}
-	defer t.mu.Unlock()
 	if t.closed {
 		return fail("%w: %w", errGone, netplugin.ErrPeerLost)
 	}
@@ -86,7 +106,7 @@ func (e *endpoint) word(op *netplugin.Op) (word gpu.Ptr[uint64], shadow *uint64,
 
 // move moves the bytes and raises the signal. The caller holds the target's lock.
 func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gpu.Ptr[uint64], shadow *uint64) (took bool, err error) {
-	queued, raised, idle := false, shadow == nil, t.idle()
+	queued, idle := false, t.idle()
 	if n > 0 {
 		// Not before what is queued: operations of a (context, peer) take effect in order.
 		byCPU := idle && dst.host != nil && op.Data != nil
@@ -98,13 +118,6 @@ func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gp
 			copy(dst.host[op.DstOff:], op.Data)
 		case byCPU:
 			copy(op.Data, dst.host[op.DstOff:])
-		case shadow != nil && isWord(op, dst.dev.Byte(op.DstOff)):
-			at := gpu.Cast[uint64](dst.dev.Byte(op.DstOff))
-			if err := t.cp.StoreBoth(at, binary.LittleEndian.Uint64(op.Data), word, *shadow+op.SigAdd); err != nil {
-				return true, err
-			}
-			*shadow += op.SigAdd
-			queued, raised = true, true
 		default:
 			if err := t.queue(op, dst.dev.Byte(op.DstOff), dst.host != nil, n); err != nil {
 				return true, err
@@ -112,10 +125,10 @@ func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gp
 			queued = true
 		}
 	}
-	if !raised {
+	if shadow != nil {
 		if idle && !queued {
 			gpu.Store(word, *shadow+op.SigAdd, gpu.Release, gpu.ScopeSys)
-		} else if err := t.cp.Store(word, *shadow+op.SigAdd); err != nil {
+		} else if err := t.gather.Store(word, *shadow+op.SigAdd); err != nil {
 			return true, err
 		} else {
 			queued = true
@@ -151,12 +164,12 @@ func isWord(op *netplugin.Op, to gpu.Ptr[byte]) bool {
 	return op.Kind == netplugin.Put && len(op.Data) == 8 && op.Src.IsNil() && to.Addr()&7 == 0
 }
 
-// queue queues the copies of an operation between memory of the target at far and what the operation names.
+// queue gathers the copies of an operation between memory of the target at far and what the operation names.
 func (t *target) queue(op *netplugin.Op, far gpu.Ptr[byte], farHost bool, n int) error {
 	near, nearHost := op.Src, false
 	if op.Data != nil {
 		if isWord(op, far) {
-			return t.cp.Store(gpu.Cast[uint64](far), binary.LittleEndian.Uint64(op.Data))
+			return t.gather.Store(gpu.Cast[uint64](far), binary.LittleEndian.Uint64(op.Data))
 		}
 		if op.Src.IsNil() { // it came without a window, as the value of a put
 			slot := t.inlineSlot(t.inline)
@@ -170,16 +183,7 @@ func (t *target) queue(op *netplugin.Op, far gpu.Ptr[byte], farHost bool, n int)
 		dst, src = near, far
 	}
 	if nearHost || farHost {
-		return t.cp.Copy(dst, src, n)
+		return t.gather.Copy(dst, src, n)
 	}
-	for at := 0; at < n; at += bounceBytes {
-		k := min(n-at, bounceBytes)
-		if err := t.cp.Copy(t.bounce(), src.Byte(uint64(at)), k); err != nil {
-			return err
-		}
-		if err := t.cp.Copy(dst.Byte(uint64(at)), t.bounce(), k); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.gather.Within(dst, src, n)
 }

@@ -12,12 +12,13 @@ import (
 
 	"github.com/doorbell-net/doorbell/gpu"
 	"github.com/doorbell-net/doorbell/netplugin"
+	"github.com/doorbell-net/doorbell/netplugin/dma"
 )
 
 const (
 	inlineBytes = 256       // payload that came without a window
 	inlineSlots = 1024      // of them on their way, a power of two
-	bounceBytes = 2 << 20   // one piece of a copy within the device
+	bounceBytes = 2 << 20   // of copies within the device that are gathered, and of one's pieces
 	marks       = 1 << 12   // marks on their way, a power of two
 	unmarked    = marks / 2 // operations after which one is queued at the latest
 )
@@ -29,9 +30,10 @@ type target struct {
 
 	mu      sync.Mutex // what follows; a pass tries it and never waits
 	cp      netplugin.Copier
+	gather  *dma.Gather // of whoever holds the lock: empty when it is given back
 	closed  bool
 	err     error  // of a queue that did not end as it was closed
-	pinned  []byte // mark word, inline ring, bounce buffer
+	pinned  []byte // mark word, inline ring, the gather's room
 	free    func() error
 	queued  uint64 // operations ever queued
 	marked  uint64 // of them up to the last mark
@@ -69,9 +71,11 @@ func newTarget(rank int, open func() (netplugin.Copier, error)) (*target, error)
 		return nil, err
 	}
 	t := &target{id: rand.Text(), rank: rank, cp: cp, signals: map[string]*signals{}}
-	if t.pinned, t.free, err = cp.Pinned(64 + inlineSlots*inlineBytes + bounceBytes); err != nil {
+	const room = 64 + inlineSlots*inlineBytes
+	if t.pinned, t.free, err = cp.Pinned(room + bounceBytes); err != nil {
 		return nil, errors.Join(err, cp.Close())
 	}
+	t.gather = dma.NewGather(cp, t.pinned[room:])
 	targets.Lock()
 	targets.m[t.id] = t
 	targets.Unlock()
@@ -85,7 +89,11 @@ func (t *target) inlineSlot(n uint64) []byte {
 	return t.pinned[at : at+inlineBytes]
 }
 
-func (t *target) bounce() gpu.Ptr[byte] { return gpu.PtrOf(t.pinned[64+inlineSlots*inlineBytes:]) }
+// leave gives the lock back, and queues what was gathered before. Poll tells of an error.
+func (t *target) leave() {
+	_ = t.gather.Flush()
+	t.mu.Unlock()
+}
 
 // export makes a region of signals known to senders.
 func (t *target) export(mem []byte) string {
@@ -115,16 +123,18 @@ func (t *target) note(word gpu.Ptr[uint64], want uint64) {
 	t.marked = t.queued
 }
 
-// markNow queues a mark of its own, if the last operations have none.
+// markNow queues what was gathered, and a mark of its own if the last operations have none.
 func (t *target) markNow() error {
-	if t.marked == t.queued {
+	if t.err != nil || t.closed {
 		return t.err
 	}
-	if err := t.cp.Store(t.markWord(), t.queued); err != nil {
-		return err
+	if t.marked != t.queued {
+		if err := t.gather.Store(t.markWord(), t.queued); err != nil {
+			return err
+		}
+		t.note(t.markWord(), t.queued)
 	}
-	t.note(t.markWord(), t.queued)
-	return nil
+	return t.gather.Flush()
 }
 
 // idle says whether all that was queued had ended when advance looked. The caller holds the lock, so that nobody queues more.

@@ -88,20 +88,41 @@ type byHand struct {
 	items   []func()
 	reached []gpu.Ptr[byte]
 	mem     []uint64
+	calls   int
+	broken  error
 }
 
-func (c *byHand) Copy(dst, src gpu.Ptr[byte], n int) error {
-	c.items = append(c.items, func() { copy(gpu.Slice(dst, n), gpu.Slice(src, n)) })
-	return nil
+// call is one call of a driver's.
+func (c *byHand) call(items ...func()) error {
+	if c.calls++; c.broken == nil {
+		c.items = append(c.items, items...)
+	}
+	return c.broken
 }
 
-func (c *byHand) Store(at gpu.Ptr[uint64], v uint64) error {
-	c.items = append(c.items, func() { gpu.Store(at, v, gpu.Release, gpu.ScopeSys) })
-	return nil
+func copying(dst, src gpu.Ptr[byte], n int) func() {
+	return func() { copy(gpu.Slice(dst, n), gpu.Slice(src, n)) }
 }
+
+func storing(at gpu.Ptr[uint64], v uint64) func() {
+	return func() { gpu.Store(at, v, gpu.Release, gpu.ScopeSys) }
+}
+
+func (c *byHand) Copy(dst, src gpu.Ptr[byte], n int) error { return c.call(copying(dst, src, n)) }
+
+// Copies does them the other way round.
+func (c *byHand) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error {
+	var items []func()
+	for i := range slices.Backward(dst) {
+		items = append(items, copying(dst[i], src[i], int(bytes[i])))
+	}
+	return c.call(items...)
+}
+
+func (c *byHand) Store(at gpu.Ptr[uint64], v uint64) error { return c.call(storing(at, v)) }
 
 func (c *byHand) StoreBoth(first gpu.Ptr[uint64], v uint64, second gpu.Ptr[uint64], then uint64) error {
-	return errors.Join(c.Store(first, v), c.Store(second, then))
+	return c.call(storing(first, v), storing(second, then))
 }
 
 func (c *byHand) Reach(far gpu.Ptr[byte], _ int) error {
@@ -240,7 +261,8 @@ func TestWordWithItsMark(t *testing.T) {
 	if _, err := q.Push(&Move{To: Side{Dev: gpu.Cast[byte](gpu.PtrTo(&word[0]))}, From: Side{Host: value}, Bytes: 8}); err != nil {
 		t.Error(err)
 	}
-	if c.run(); !q.Poll() || ended != 1 || word[0] != 9 {
-		t.Errorf("ended %d, holds %d", ended, word[0])
+	q.Flush()
+	if c.run(); !q.Poll() || ended != 1 || word[0] != 9 || c.calls != 1 {
+		t.Errorf("ended %d, holds %d, by %d calls", ended, word[0], c.calls)
 	}
 }

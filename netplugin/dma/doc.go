@@ -5,7 +5,7 @@
 // windows that both processes' CPUs reach the CPU copies. It is no network: its figures say so.
 //
 // Between the memory of two GPUs it is one copy. Within one GPU, where a copy may be a kernel that waits for those that run, it is
-// two, through pinned memory of the host.
+// two, through pinned memory of the host; small ones of one call of Post go together (Gather).
 //
 // Queue is its order, and that of who else moves bytes between device and host: moves take effect one after another.
 package dma

@@ -111,6 +111,7 @@ func (e *endpoint) Forget(r netplugin.Region) {
 }
 
 func (e *endpoint) Post(ops []netplugin.Op) int {
+	defer e.queue.Flush()
 	for i := range ops {
 		if e.queue.Full() {
 			return i

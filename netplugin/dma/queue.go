@@ -16,7 +16,7 @@ import (
 const (
 	depth       = 1024      // moves on their way, a power of two
 	inlineBytes = 256       // of a move's bytes that no device reaches
-	bounceBytes = 2 << 20   // a piece of a copy within the device
+	bounceBytes = 2 << 20   // of copies within the device that are gathered, and of one's pieces
 	partBytes   = 256 << 10 // what the CPU copies at a time, at most: it bounds a pass
 	markBytes   = 64
 )
@@ -77,21 +77,22 @@ func (m *Move) raise() {
 // ends. One caller at a time uses it.
 type Queue struct {
 	cp     netplugin.Copier
-	pinned []byte // the mark, the inline slots, the bounce buffer
+	gather *Gather
+	pinned []byte // the mark, the inline slots, the gather's room
 	free   func() error
 	ended  func(token uint64, err error)
 	moves  [depth]entry
 	head   uint64 // the oldest that has not ended
 	issued uint64 // the first whose copies are not queued yet
 	tail   uint64
-	queued uint64 // copies ever queued
+	queued uint64 // moves of the device's that were ever queued
 	marked uint64 // of them before the last mark
 	err    error  // the device's, which ends everything
 }
 
 type entry struct {
 	Move
-	after uint64 // it is done when so many copies are
+	after uint64 // it is done when so many moves of the device's are
 }
 
 // NewQueue makes a queue on a copier of its own. ended is told of each move that Push left on its way, in their order.
@@ -101,9 +102,11 @@ func NewQueue(open func() (netplugin.Copier, error), ended func(token uint64, er
 		return nil, err
 	}
 	q := &Queue{cp: cp, ended: ended}
-	if q.pinned, q.free, err = cp.Pinned(markBytes + depth*inlineBytes + bounceBytes); err != nil {
+	const room = markBytes + depth*inlineBytes
+	if q.pinned, q.free, err = cp.Pinned(room + bounceBytes); err != nil {
 		return nil, errors.Join(err, cp.Close())
 	}
+	q.gather = NewGather(cp, q.pinned[room:])
 	return q, nil
 }
 
@@ -113,8 +116,8 @@ func (q *Queue) Idle() bool { return q.head == q.tail }
 // Full says whether there is room for no more moves.
 func (q *Queue) Full() bool { return q.tail-q.head == depth }
 
-// Push takes a move; the queue must not be full. done says that it has ended already. An error is the move's, or the
-// device's, which is every later move's too; nothing was moved then.
+// Push takes a move; the queue must not be full. The device hears of it by the next Flush or Poll. done says that it has ended
+// already. An error is the move's, or the device's, which is every later move's too; nothing was moved then.
 func (q *Queue) Push(m *Move) (done bool, err error) {
 	if q.err != nil {
 		return false, q.err
@@ -161,27 +164,21 @@ func (q *Queue) queue(m *Move, slot []byte) error {
 	if m.Bytes == 8 && m.From.Host != nil && to.Addr()&7 == 0 { // a store is sooner there than a copy
 		q.queued++
 		at, v := gpu.Cast[uint64](to), binary.LittleEndian.Uint64(m.From.Host)
-		if q.issued != q.head {
-			return q.cp.Store(at, v)
+		if err := q.gather.Store(at, v); err != nil || q.issued != q.head {
+			return err
 		}
 		q.marked = q.queued // alone, it is waited for: the mark with it costs less than one at the next Poll
-		return q.cp.StoreBoth(at, v, q.mark(), q.queued)
-	}
-	if from.IsNil() {
-		from = gpu.PtrOf(slot[:copy(slot, m.From.Host[:m.Bytes])])
-	} else if m.within() { // a kernel might do it: through the host's memory it is the copy engines' work
-		bounce := gpu.PtrOf(q.pinned[markBytes+depth*inlineBytes:])
-		for at := 0; at < m.Bytes; at += bounceBytes {
-			n := min(m.Bytes-at, bounceBytes)
-			q.queued += 2
-			if err := errors.Join(q.cp.Copy(bounce, from.Byte(uint64(at)), n), q.cp.Copy(to.Byte(uint64(at)), bounce, n)); err != nil {
-				return err
-			}
-		}
-		return nil
+		return q.gather.Store(q.mark(), q.queued)
 	}
 	q.queued++
-	return q.cp.Copy(to, from, m.Bytes)
+	if from.IsNil() {
+		from = gpu.PtrOf(slot[:copy(slot, m.From.Host[:m.Bytes])])
+	} else if m.within() {
+		return q.gather.Within(to, from, m.Bytes)
+	} else if m.To.Host == nil && m.From.Host == nil { // between two devices: each is a copy engine's work for long
+		return errors.Join(q.gather.Flush(), q.cp.Copy(to, from, m.Bytes))
+	}
+	return q.gather.Copy(to, from, m.Bytes)
 }
 
 func (q *Queue) mark() gpu.Ptr[uint64] { return gpu.Cast[uint64](gpu.PtrOf(q.pinned)) }
@@ -204,15 +201,22 @@ func (q *Queue) Poll() (some bool) {
 		q.issue()
 	}
 	if q.err == nil && q.marked != q.queued {
-		if q.err = q.cp.Store(q.mark(), q.queued); q.err == nil {
-			q.marked = q.queued
-		}
+		q.err = q.gather.Store(q.mark(), q.queued)
+		q.marked = q.queued
 	}
+	q.Flush()
 	for ; q.err != nil && q.head != q.tail; q.head++ {
 		q.ended(q.moves[q.head%depth].Token, q.err)
 		some = true
 	}
 	return some
+}
+
+// Flush tells the device of what was pushed. Poll ends what fails by it.
+func (q *Queue) Flush() {
+	if err := q.gather.Flush(); q.err == nil {
+		q.err = err
+	}
 }
 
 // Drain waits until all that was pushed has ended.

@@ -5,6 +5,7 @@ package plugintest
 import (
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/doorbell-net/doorbell/gpu"
@@ -67,7 +68,7 @@ type onDevice struct {
 	netplugin.Endpoint
 	of   *OnDevice
 	rank int
-	one  [1]netplugin.Op
+	ops  []netplugin.Op // as they are handed on
 }
 
 // inlineBytes is what a put's value has at most.
@@ -101,25 +102,21 @@ func (e *onDevice) Post(ops []netplugin.Op) int {
 	if !e.of.Far {
 		return e.Endpoint.Post(ops)
 	}
-	for i := range ops {
-		// A copy: who waits for the operation may look at it meanwhile.
-		op := &e.one[0]
-		*op = ops[i]
+	e.ops = append(e.ops[:0], ops...) // copies: who waits for the operations may look at them meanwhile
+	for i := range e.ops {
 		// Values stay host bytes without an address; a copy engine has to be given pinned ones.
+		op := &e.ops[i]
 		if data := op.Data; op.Kind == netplugin.Get || len(data) > inlineBytes/2 {
 			if op.Src = gpu.PtrOf(data); len(data)%3 != 0 {
 				op.Data, op.Bytes = nil, len(data)
 			}
 		}
-		n := e.Endpoint.Post(e.one[:])
-		if n == 1 {
-			ops[i].State, ops[i].Err = op.State, op.Err
-		}
-		if n == 0 || op.State == netplugin.Failed {
-			return i + n
-		}
 	}
-	return len(ops)
+	n := e.Endpoint.Post(e.ops)
+	for i, op := range e.ops[:n] {
+		ops[i].State, ops[i].Err = op.State, op.Err
+	}
+	return n
 }
 
 func (e *onDevice) Poll(done []netplugin.Completion) int {
@@ -187,6 +184,16 @@ func (q *copies) push(i item) error {
 
 func (q *copies) Copy(dst, src gpu.Ptr[byte], bytes int) error {
 	return q.push(item{dst: dst, src: src, bytes: bytes})
+}
+
+// Copies queues them the other way round: a device may do them in any order.
+func (q *copies) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error {
+	for i := range slices.Backward(dst) {
+		if err := q.Copy(dst[i], src[i], int(bytes[i])); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Reach queues a copy of nothing: nobody looks at it, and its owner may be writing there.

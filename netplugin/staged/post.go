@@ -11,6 +11,8 @@ import (
 )
 
 func (e *endpoint) Post(ops []netplugin.Op) int {
+	defer e.down.Flush()
+	defer e.up.Flush()
 	for i := range ops {
 		took, err := e.post(&ops[i])
 		if err != nil {
