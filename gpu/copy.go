@@ -43,36 +43,40 @@ func CopyBlock(t Thread, dst, src Ptr[byte], bytes uint64) {
 func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 	done := uint64(0)
 	if (dst.Addr()|src.Addr())&15 == 0 {
-		vecs, i := bytes/16, lane
-		to, from := Cast[U32x4](dst), Cast[U32x4](src)
-		for ; i+7*lanes < vecs; i += 8 * lanes { // a load takes a GPU as long as many stores: several are on their way at once
-			a, b, c, d := from.At(int(i)).Load(), from.At(int(i+lanes)).Load(), from.At(int(i+2*lanes)).Load(), from.At(int(i+3*lanes)).Load()
-			e, f, g, h := from.At(int(i+4*lanes)).Load(), from.At(int(i+5*lanes)).Load(), from.At(int(i+6*lanes)).Load(), from.At(int(i+7*lanes)).Load()
-			to.At(int(i)).Store(a)
-			to.At(int(i + lanes)).Store(b)
-			to.At(int(i + 2*lanes)).Store(c)
-			to.At(int(i + 3*lanes)).Store(d)
-			to.At(int(i + 4*lanes)).Store(e)
-			to.At(int(i + 5*lanes)).Store(f)
-			to.At(int(i + 6*lanes)).Store(g)
-			to.At(int(i + 7*lanes)).Store(h)
+		done = bytes &^ 15
+		at, step := 16*lane, 16*lanes
+		for ; at+7*step < done; at += 8 * step { // a load takes a GPU as long as many stores: several are on their way at once
+			var v [8]U32x4
+			// Each address is made of the one before: as multiples of the step they would all stay in registers. None is past the end.
+			from, to := Cast[U32x4](src.Byte(at)), Cast[U32x4](dst.Byte(at))
+			for k := range v {
+				if k > 0 {
+					from = from.Byte(step)
+				}
+				v[k] = from.Load()
+			}
+			for k := range v {
+				if k > 0 {
+					to = to.Byte(step)
+				}
+				to.Store(v[k])
+			}
 		}
-		if i+lanes < vecs {
-			var rest [8]U32x4 // as many as are left, at once too
-			for k := range rest {
-				if j := i + uint64(k)*lanes; j < vecs {
-					rest[k] = from.At(int(j)).Load()
+		if left, step := int32(done-at), int32(step); left > step { // it is above -step, and at most 7 steps
+			var v [7]U32x4 // as many as are left, at once too
+			for k := range v {
+				if next := int32(k) * step; next < left {
+					v[k] = Cast[U32x4](src.Byte(at + uint64(next))).Load()
 				}
 			}
-			for k := range rest {
-				if j := i + uint64(k)*lanes; j < vecs {
-					to.At(int(j)).Store(rest[k])
+			for k := range v {
+				if next := int32(k) * step; next < left {
+					Cast[U32x4](dst.Byte(at + uint64(next))).Store(v[k])
 				}
 			}
-		} else if i < vecs { // most of a block have one or none of what is small
-			to.At(int(i)).Store(from.At(int(i)).Load())
+		} else if left > 0 { // most of a block have one or none of what is small
+			Cast[U32x4](dst.Byte(at)).Store(Cast[U32x4](src.Byte(at)).Load())
 		}
-		done = vecs * 16
 	}
 	for i := done + lane; i < bytes; i += lanes {
 		dst.Byte(i).Store(src.Byte(i).Load())
