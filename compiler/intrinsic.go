@@ -140,18 +140,18 @@ func (e *emitter) ptrByte(in *ssa.Call, _ *ssa.Function) string {
 }
 
 func (e *emitter) plainLoad(in *ssa.Call, f *ssa.Function) string {
-	return e.ptrLoad(e.behind(in, alignOf(element(f))), element(f), "ptr", "")
+	return e.load(e.behind(in, alignOf(element(f))), element(f), alignOf(element(f)))
 }
 
 func (e *emitter) plainStore(in *ssa.Call, f *ssa.Function) string {
-	e.ptrStore(e.behind(in, alignOf(element(f))), e.arg(in, 1), element(f))
+	e.store(e.behind(in, alignOf(element(f))), e.arg(in, 1), element(f), alignOf(element(f)))
 	return ""
 }
 
 // loadNC may come from a cache that is not coherent: an invariant load of global memory.
 func (e *emitter) loadNC(in *ssa.Call, _ *ssa.Function) string {
-	p := e.ins("addrspacecast ptr %s to ptr addrspace(1)", e.behind(in, alignOf(in.Type())))
-	return e.ptrLoad(p, in.Type(), "ptr addrspace(1)", ", !invariant.load "+e.empty())
+	align := alignOf(in.Type())
+	return e.loadVector("ptr addrspace(1) "+e.global(in, align), in.Type(), vector(in.Type()), align, ", !invariant.load "+e.empty())
 }
 
 // empty is an empty metadata node.

@@ -20,8 +20,11 @@ func (e *emitter) elem(p, i string, t types.Type) string {
 	return e.ins("getelementptr inbounds [%d x i8], ptr %s, i64 %s", sizes.Sizeof(t), p, i)
 }
 
-// load reads a t at p, scalar by scalar: LLVM joins what lies together.
+// load reads a t at p: a vector at once, in variables too, since LLVM may not join its parts again; all else scalar by scalar.
 func (e *emitter) load(p string, t types.Type, align int64) string {
+	if n := vector(t); n > 0 {
+		return e.loadVector("ptr "+p, t, n, align, "")
+	}
 	llt := e.memOf(t)
 	if !isAggregate(llt) {
 		return e.fromMem(e.ins("load %s, ptr %s, align %d", llt, p, align), t)
@@ -39,6 +42,10 @@ func (e *emitter) load(p string, t types.Type, align int64) string {
 }
 
 func (e *emitter) store(p, v string, t types.Type, align int64) {
+	if n := vector(t); n > 0 {
+		e.storeVector(p, v, t, n, align)
+		return
+	}
 	llt := e.memOf(t)
 	if !isAggregate(llt) {
 		e.line("store %s %s, ptr %s, align %d", llt, e.toMem(v, t), p, align)
@@ -88,46 +95,36 @@ func (e *emitter) toMem(x string, t types.Type) string {
 	return x
 }
 
-// vector is the vector that a t is loaded and stored as through a Ptr, with its length; 0 for others.
-func vector(t types.Type) (string, int) {
+// vector is how many numbers of 32 bits a t has that is loaded and stored at once; 0 for others.
+func vector(t types.Type) int {
 	switch {
 	case isGPU(t, "U32x4"):
-		return "<4 x i32>", 4
+		return 4
 	case isGPU(t, "U32x2"):
-		return "<2 x i32>", 2
+		return 2
 	}
-	return "", 0
+	return 0
 }
 
-// ptrLoad is Ptr.Load; space and flags are LLVM's, for memory that nobody writes.
-func (e *emitter) ptrLoad(p string, t types.Type, space, flags string) string {
-	vt, n := vector(t)
-	if n == 0 {
-		return e.load(p, t, alignOf(t))
-	}
-	x := e.ins("load %s, %s %s, align %d%s", vt, space, p, alignOf(t), flags)
+// loadVector reads at p, with its LLVM type; flags are LLVM's.
+func (e *emitter) loadVector(p string, t types.Type, n int, align int64, flags string) string {
+	x := e.ins("load <%d x i32>, %s, align %d%s", n, p, align, flags)
 	agg, llt := "poison", e.memOf(t)
 	for i := range n {
-		agg = e.ins("insertvalue %s %s, i32 %s, %d", llt, agg, e.ins("extractelement %s %s, i32 %d", vt, x, i), i)
+		agg = e.ins("insertvalue %s %s, i32 %s, %d", llt, agg, e.ins("extractelement <%d x i32> %s, i32 %d", n, x, i), i)
 	}
 	return agg
 }
 
-// ptrStore is Ptr.Store.
-func (e *emitter) ptrStore(p, v string, t types.Type) {
-	vt, n := vector(t)
-	if n == 0 {
-		e.store(p, v, t, alignOf(t))
-		return
-	}
+func (e *emitter) storeVector(p, v string, t types.Type, n int, align int64) {
 	x := "zeroinitializer"
 	if v != x {
 		for i := range n {
 			s := e.ins("extractvalue %s %s, %d", e.memOf(t), v, i)
-			x = e.ins("insertelement %s %s, i32 %s, i32 %d", vt, x, s, i)
+			x = e.ins("insertelement <%d x i32> %s, i32 %s, i32 %d", n, x, s, i)
 		}
 	}
-	e.line("store %s %s, ptr %s, align %d", vt, x, p, alignOf(t))
+	e.line("store <%d x i32> %s, ptr %s, align %d", n, x, p, align)
 }
 
 // slice is a slice value.
