@@ -23,7 +23,7 @@ func (c *Context) Get(co Coop, team Team, peer int32, far Window, farOff uint64,
 
 func (c *Context) get(t gpu.Thread, team Team, peer int32, far Window, farOff uint64, near Window, nearOff, bytes uint64, act Action, mine *lot) Status {
 	i, world, ok := c.queue(team, peer)
-	if !ok || !c.valid(&act, world) || act.flags&(abi.FlagSignalInc|abi.FlagSignalAdd) != 0 || act.signal != 0 ||
+	if !ok || !c.valid(&act, world) || act.raises() || act.signal != 0 ||
 		far.Info.IsNil() || near.Info.IsNil() || !inBounds(nearOff, bytes, near.Size) {
 		return Invalid
 	}
