@@ -93,9 +93,16 @@ func progLSA(r *rank) {
 		first := d.Rank - d.LSARank
 		sent := uint64(0)
 		want := make([]byte, slot)
-		for k, n := range []int{0, 1, 63, 64, 65, 1000, most} {
+		for _, x := range []struct {
+			n              int
+			dst, src, step uint64
+		}{
+			{0, 8, 0, 1}, {1, 9, 2, 1}, {63, 10, 4, 1}, {64, 11, 6, 1}, {65, 12, 8, 1}, {1000, 13, 10, 1}, {most, 14, 12, 1},
+			{8, 24, 8, 16}, {24, 32, 16, 16}, {64, 40, 8, 16}, {1000, 16, 32, 16}, // whole words
+		} {
+			n := x.n
 			for kind, co := range []gin.Coop{gin.ByThread(t), gin.ByWarp(t), gin.ByBlock(t)} {
-				dst, src := uint64(8+k+kind), uint64(2*k+kind)
+				dst, src := x.dst+uint64(kind)*x.step, x.src+uint64(kind)*x.step
 				for p := range lsa.Ranks {
 					if kind == 2 || t.Warp() == 1 && (kind == 1 || t.Lane() == 0) { // thread and warp: one of the block does it
 						ok(c.LSAPut(co, p, recv.Device(), uint64(d.Rank-first)*slot+dst, send.Device().Base.Byte(src), uint64(n)), "LSA put of %d", n)

@@ -85,7 +85,7 @@ func baseOf(w *Window, world int32) gpu.Ptr[byte] {
 // one load then comes before the next one: two in a row took a round trip by stores 0.4 us more.
 func early(p gpu.Ptr[uint64]) uint64 {
 	if gpu.WarpSize > 1 {
-		//gpuvet:ok a plain load by nature, of what was written before the kernel began: it takes part in no order
+		//gpuvet:ok a plain load by nature, of what no thread writes meanwhile: it takes part in no order
 		return gpu.Load(p, gpu.Relaxed, gpu.ScopeBlock)
 	}
 	return p.Load()

@@ -65,6 +65,17 @@ func (co Coop) lanes() (lane, of int32) {
 	return 0, 1
 }
 
+// index is which of how many threads the calling one is.
+func (co Coop) index() (i, of uint64) {
+	switch co.kind {
+	case coopWarp:
+		return uint64(co.t.Lane()), gpu.WarpSize
+	case coopBlock:
+		return uint64(co.t.Index()), uint64(co.t.Threads())
+	}
+	return 0, 1
+}
+
 // agree is OK when each of the lanes has it, else what the first that has not says. What each saw, all see.
 func (co Coop) agree(s Status) Status {
 	if co.alone() {

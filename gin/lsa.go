@@ -18,7 +18,11 @@ func (c *Context) LSAArea(lsaPeer int32, dst Window, dstOff, bytes uint64) (gpu.
 	if !c.stores(lsaPeer, &dst) {
 		return gpu.Ptr[byte]{}, Invalid
 	}
-	return areaOf(dst, lsaPeer, dstOff, bytes)
+	base, ok := partOf(&dst, lsaPeer, dstOff, bytes)
+	if !ok {
+		return gpu.Ptr[byte]{}, Invalid
+	}
+	return base.Byte(dstOff), OK
 }
 
 // stores says whether there may be such a peer and window.
@@ -26,66 +30,81 @@ func (c *Context) stores(lsaPeer int32, dst *Window) bool {
 	return c.id >= 0 && lsaPeer >= 0 && lsaPeer < c.dc.LSASize && !dst.Info.IsNil() && dst.Gen != 0
 }
 
-func areaOf(dst Window, lsaPeer int32, off, bytes uint64) (gpu.Ptr[byte], Status) {
-	gen, size, to := generation(dst), sizeOf(&dst, dst.LSA0+lsaPeer), baseOf(&dst, dst.LSA0+lsaPeer).Byte(off)
-	if gen != dst.Gen || !inBounds(off, bytes, size) {
-		return gpu.Ptr[byte]{}, Invalid
-	}
-	return to, OK
+// partOf is where an LSA peer's part of a window begins, and whether the window is registered and has so many bytes at off there.
+// In another order of the loads ptxas, short of registers, looks at what one brought before it begins the next.
+func partOf(w *Window, lsaPeer int32, off, bytes uint64) (base gpu.Ptr[byte], ok bool) {
+	gen, base, size := generation(*w), baseOf(w, w.LSA0+lsaPeer), sizeOf(w, w.LSA0+lsaPeer)
+	return base, gen == w.Gen && inBounds(off, bytes, size)
 }
 
 // LSAPut copies bytes at src into (dst, dstOff) of an LSA peer by stores of the threads that take part. It returns
 // when they are issued; a later LSASignal of the same threads, or a barrier, makes them visible at the peer. Invalid:
-// a peer that is not in the LSA team, a window that is not registered, an offset and size past its end.
+// a peer that is not in the LSA team, a window that is not registered, an offset and size past its end. What is at src may
+// have been read then.
 func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src gpu.Ptr[byte], bytes uint64) Status {
 	if !c.stores(lsaPeer, &dst) {
 		return Invalid
 	}
-	word := uint64(0)
-	whole := co.kind == coopThread && bytes == 8 && (src.Addr()|dstOff)&7 == 0
-	if whole {
-		word = early(gpu.Cast[uint64](src)) // see look; first, since what hangs on a condition is put behind the rest's arrival
+	// Of what is short each thread has 16 bytes at most. They are on their way while the window is looked at (see early), and come
+	// first, since what hangs on a condition is put behind the rest's arrival.
+	i, threads := co.index()
+	aligned := uint64(15)
+	if bytes <= 8 {
+		aligned = 7
 	}
-	to, s := areaOf(dst, lsaPeer, dstOff, bytes)
-	if s != OK {
-		return s
+	short := bytes&7 == 0 && bytes <= 16*threads && (src.Addr()|dstOff)&aligned == 0 && c.dc.Inject == abi.InjectNone
+	one, two, low, high := short && i < (bytes+8)/16, short && i < bytes/16, uint64(0), uint64(0)
+	if one {
+		low = early(gpu.Cast[uint64](src.Byte(16 * i)))
 	}
-	if whole && to.Addr()&7 == 0 && c.dc.Inject == abi.InjectNone {
-		gpu.Cast[uint64](to).Store(word)
+	if two {
+		high = early(gpu.Cast[uint64](src.Byte(16*i + 8)))
+	}
+	base, ok := partOf(&dst, lsaPeer, dstOff, bytes)
+	if ok && short && base.Addr()&15 == 0 {
+		if two {
+			gpu.Cast[gpu.U32x4](base.Byte(dstOff + 16*i)).Store(gpu.U32x4{uint32(low), uint32(low >> 32), uint32(high), uint32(high >> 32)})
+		} else if one {
+			gpu.Cast[uint64](base.Byte(dstOff + 16*i)).Store(low)
+		}
 		return OK
 	}
-	c.LSACopy(co, to, src, bytes)
+	if !ok {
+		return Invalid
+	}
+	c.LSACopy(co, base.Byte(dstOff), src, bytes)
 	return OK
 }
 
 // LSACopy is LSAPut's copy, to where LSAArea says.
 func (c *Context) LSACopy(co Coop, to, from gpu.Ptr[byte], bytes uint64) {
-	bad := Status(OK)
+	flip := false
 	if c.dc.Inject == abi.InjectBitFlip || c.dc.Inject == abi.InjectLostPut {
-		if bad = c.faulty(co, bytes); bad != OK && c.dc.Inject == abi.InjectLostPut {
-			bytes = 0
+		flip = c.faulty(co, bytes)
+		if flip && c.dc.Inject == abi.InjectLostPut {
+			return
 		}
 	}
 	switch co.kind {
-	case coopThread:
-		gpu.CopyThread(to, from, bytes)
 	case coopWarp:
 		gpu.CopyWarp(co.t, to, from, bytes)
 	case coopBlock:
 		gpu.CopyBlock(co.t, to, from, bytes)
+	default:
+		gpu.CopyThread(to, from, bytes)
 	}
-	if bad != OK && bytes > 0 && co.begin() {
+	if flip && co.begin() {
 		to.Store(to.Load() ^ 1)
 	}
 }
 
-// faulty is not OK for the first put that has bytes, when a test asked for a fault: it loses them, or one bit of them.
-func (c *Context) faulty(co Coop, bytes uint64) Status {
+// faulty is true for the first put that has bytes, when a test asked for a fault: it loses them, or one bit of them.
+func (c *Context) faulty(co Coop, bytes uint64) bool {
 	hit := OK
 	if co.begin() && bytes > 0 && c.injectNow() {
 		hit = Invalid
 	}
-	return co.end(hit)
+	return co.end(hit) != OK
 }
 
 // injectNow is true once.
@@ -95,21 +114,22 @@ func (c *Context) injectNow() bool {
 
 // LSASignal adds v to signal id, of this context, of an LSA peer. What the threads that take part stored before, there
 // or elsewhere, is visible to who sees the signal.
+//
+// Each thread knows the status by itself, and none waits until the one that raises the signal has done so: what another of them
+// signals alone after that may be seen first.
 func (c *Context) LSASignal(co Coop, lsaPeer, id int32, v uint64) Status {
-	s := OK
-	if co.begin() {
-		if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || id < 0 || id >= c.dc.Signals {
-			s = Invalid
-		} else {
-			if c.dc.Inject == abi.InjectDoubleSignal && v != 0 && c.injectNow() {
-				v += v
-			}
-			if c.near != lsaPeer+1 {
-				c.near, c.nearLSA = lsaPeer+1, c.dc.PeerLSA.At(int(lsaPeer)).Load()
-			}
-			word := c.nearLSA.At(c.word(id))
-			gpu.AtomicAdd(word, v, gpu.Release, gpu.ScopeSys)
-		}
+	raises := co.begin()
+	if c.id < 0 || lsaPeer < 0 || lsaPeer >= c.dc.LSASize || id < 0 || id >= c.dc.Signals {
+		return Invalid
 	}
-	return co.end(s)
+	if raises {
+		if c.dc.Inject == abi.InjectDoubleSignal && v != 0 && c.injectNow() {
+			v += v
+		}
+		if c.near != lsaPeer+1 {
+			c.near, c.nearLSA = lsaPeer+1, c.dc.PeerLSA.At(int(lsaPeer)).Load()
+		}
+		gpu.AtomicAdd(c.nearLSA.At(c.word(id)), v, gpu.Release, gpu.ScopeSys)
+	}
+	return OK
 }

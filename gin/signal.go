@@ -78,10 +78,10 @@ func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src So
 }
 
 func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
-	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
 	if gpu.WarpSize > 1 {
-		return c.waitFar(t, i, op, id, least, off, bits, src)
+		return c.waitFar(t, i, op, id, least, bits, src)
 	}
+	net, lsa, off := c.dc.Net.At(i), c.dc.LSA.At(i), c.dc.SigOffset.At(i).Load()
 	seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) - off
 	if rollingLE(least, seen, bits) {
 		return OK
@@ -102,20 +102,26 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 }
 
 // waitFar is waitWord where the NET word is across PCIe, at 1 us a look, and the LSA word near, at a sixth of it: the one
-// that grew for the last wait is looked at more often. off is what the last reset remembered.
-func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least, off uint64, bits int32, src Source) Status {
-	net, lsa, want := c.dc.Net.At(i), c.dc.LSA.At(i), least+off
-	if c.farWord != int32(i) {
-		c.nearWas, c.byLSA = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), false
-	} else if c.byLSA && bits == 64 {
-		// A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
-		for range nearLooks {
-			if near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys); rollingLE(want, c.far+near, bits) {
-				c.nearWas = near
-				return OK
+// that grew for the last wait is looked at more often.
+func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
+	net, lsa := c.dc.Net.At(i), c.dc.LSA.At(i)
+	off := early(c.dc.SigOffset.At(i)) // what the last reset remembered
+	if known := c.farWord == int32(i); !known || c.byLSA && bits == 64 {
+		near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) // on its way with off, for which a loop's first look would wait
+		if !known {
+			c.nearWas, c.byLSA = near, false
+		} else {
+			// A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
+			for range nearLooks {
+				if rollingLE(least, c.far+near-off, bits) {
+					c.nearWas = near
+					return OK
+				}
+				near = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 			}
 		}
 	}
+	want := least + off
 	for n := uint32(0); n < c.dc.Looks; n++ {
 		// The near one first, and ordered only if it counts: so that both are on their way at once.
 		near := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
