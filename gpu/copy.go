@@ -44,8 +44,10 @@ func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 	done := uint64(0)
 	if (dst.Addr()|src.Addr())&15 == 0 {
 		done = bytes &^ 15
-		at, step := 16*lane, 16*lanes
-		for ; at+7*step < done; at += 8 * step { // a load takes a GPU as long as many stores: several are on their way at once
+		at, step, last := 16*lane, 16*lanes, 16*(min(lanes, WarpSize)-1)
+		// A load takes a GPU as long as many stores: several are on their way at once. A warp's lanes go one way together, else it waits for
+		// the loads of one way and then for those of the other.
+		for ; (at|last)+7*step < done; at += 8 * step {
 			var v [8]U32x4
 			// Each address is made of the one before: as multiples of the step they would all stay in registers. None is past the end.
 			from, to := Cast[U32x4](src.Byte(at)), Cast[U32x4](dst.Byte(at))
@@ -62,8 +64,9 @@ func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 				to.Store(v[k])
 			}
 		}
-		if left, step := int32(done-at), int32(step); left > step { // it is above -step, and at most 7 steps
-			var v [7]U32x4 // as many as are left, at once too
+		left, step := int32(done-at), int32(step) // it is above -step, and at most 8 steps
+		if left+int32(at&last) > step {
+			var v [8]U32x4 // as many as are left, at once too
 			for k := range v {
 				if next := int32(k) * step; next < left {
 					v[k] = Cast[U32x4](src.Byte(at + uint64(next))).Load()
