@@ -235,16 +235,28 @@ func (a *llOp) combine(t gpu.Thread, token int32, w weighed) {
 		a.combineRows(t, token, gpu.Cast[uint32](out), in)
 		return
 	}
+	if a.TopK%answersAtOnce == 0 && w.all == 1<<uint(a.TopK)-1 {
+		a.combineLanes(t, out, in, w, true)
+	} else {
+		a.combineLanes(t, out, in, w, false)
+	}
+}
+
+// combineLanes is combine by warps. every: each selection has an expert, as many as are loaded at once; then no load hangs on a
+// condition, and none waits for the one before it.
+func (a *llOp) combineLanes(t gpu.Thread, out, in gpu.Ptr[byte], w weighed, every bool) {
 	n := a.Hidden / 8
 	rows, sums := gpu.Cast[gpu.U32x4](in), gpu.Cast[gpu.U32x4](out)
 	for first := t.Warp() * gpu.WarpSize; first < n; first += t.Threads() { // the same to all lanes
 		s, i := sum{}, first+t.Lane()
+		at := min(i, n-1) // who is behind the end loads what the last one does
 		for k := int32(0); k < a.TopK; k += answersAtOnce {
 			var v [answersAtOnce]gpu.U32x4
+			has := w.all >> (uint32(k) % gpu.WarpSize)
 			//gpu:unroll 8
 			for j := range int32(answersAtOnce) {
-				if w.all>>(k+j)&1 != 0 && i < n {
-					v[j] = rows.At(int((k+j)*n + i)).Load()
+				if every || has>>uint(j)&1 != 0 {
+					v[j] = rows.At(int((k+j)*n + at)).Load()
 				}
 			}
 			//gpu:unroll 8
