@@ -166,12 +166,12 @@ func (a *llOp) addUp(t gpu.Thread) {
 	}
 	for token := t.Block(); token < a.now.Tokens; token += t.Blocks() {
 		w := a.weigh(t, token)
-		for k := t.Index(); k < a.TopK; k += t.Threads() {
-			if e := a.expert(token*a.TopK + k); e >= 0 && !a.answered(t, e) {
-				break
-			}
+		lost := false
+		for k := t.Index(); k < a.TopK && !lost; k += t.Threads() {
+			e := a.expert(token*a.TopK + k)
+			lost = e >= 0 && !a.answered(t, e)
 		}
-		if a.Faults.overBlock(t) {
+		if t.AnyOfBlock(lost) { // what else has failed makes no answer of these wrong, and to look would be a trip to memory for each token
 			return
 		}
 		a.combine(t, token, w)

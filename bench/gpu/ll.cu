@@ -383,11 +383,13 @@ DB bool give_back(const ll &a, const llturn &now, const spread &of) {
   return true;
 }
 
-DB void answered(const ll &a, const llturn &now, const spread &of, int32_t e) {
+// answered is false if an expert's answer does not come.
+DB bool answered(const ll &a, const llturn &now, const spread &of, int32_t e) {
   int32_t rank = of.owner(e);
   context c(a.DC, (e - of.first(rank)) % a.DC.Contexts);
   uint32_t s = c.wait_lsa_signal(by_thread, combine_signal(a, now, e), now.Answers, from_team(world(a.DC)));
   if (s != ok) fail(a.Faults, now.Op, s, moe::fault_answer, rank, e, 0);
+  return s == ok;
 }
 
 // add_up adds up the answers of a block's tokens, eight of them on their way.
@@ -400,8 +402,7 @@ DB void add_up(const ll &a, const llturn &now, const spread &of) {
   for (int32_t token = int32_t(block()); token < now.Tokens; token += int32_t(blocks())) {
     const int32_t k = int32_t(lane()), mine = k < a.TopK ? expert(a, token, k) : -1;
     const uint32_t weight = mine >= 0 ? as_bits(a.Weights[token * a.TopK + k]) : 0, have = vote(mine >= 0);
-    if (warp() == 0 && mine >= 0) answered(a, now, of, mine);
-    if (over_block(a.Faults)) return;
+    if (any_of_block(warp() == 0 && mine >= 0 && !answered(a, now, of, mine))) return;
     uint4 *out = reinterpret_cast<uint4 *>(a.Y + uint64_t(uint32_t(token)) * row_bytes(a));
     const uint4 *in = reinterpret_cast<const uint4 *>(a.Recv.Base + back(a, now, token, 0));
     for (uint32_t base = warp() * 32; base < vecs; base += threads()) {  // the same to all lanes
