@@ -73,11 +73,11 @@ func (a *llOp) giveBack(t gpu.Thread) {
 		t.SyncBlock()
 		s := sharesOf(t, n, a.row())
 		for w := range n {
-			a.answer(t, i+w*step, found.Of(t)[w], &s, past)
+			a.answer(t, found.Of(t)[w], &s, past)
 		}
 		t.SyncBlock()
 		if t.Warp() < n && !a.Faults.over(t) { // else nobody is told that the experts have answered
-			a.tell(t, i+t.Warp()*step, found.Of(t)[t.Warp()].rows)
+			a.tell(t, found.Of(t)[t.Warp()])
 		}
 		t.SyncBlock() // before there are others
 	}
@@ -92,7 +92,7 @@ func (a *LL) to(i int32) (local, dst int32) {
 func (a *llOp) toAnswer(i int32) arrival {
 	local, dst := a.to(i)
 	b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
-	r := arrival{rows: b.Rows, begin: b.Begin}
+	r := arrival{rows: b.Rows, begin: b.Begin, local: local, rank: dst}
 	if p, near := a.lsa(dst); near && !a.missing(dst) {
 		c, s := gin.Open(&a.DC, a.context(local)), gin.OK
 		if r.back, s = c.LSAArea(p, a.Recv, a.back(0, 0), uint64(a.MaxTokens)*uint64(a.TopK)*a.row()); s != gin.OK {
@@ -104,8 +104,8 @@ func (a *llOp) toAnswer(i int32) arrival {
 }
 
 // answer sends a pair's rows, past caches or not. All warps of a block call it.
-func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
-	local, dst := a.to(i)
+func (a *llOp) answer(t gpu.Thread, b arrival, s *shares, past bool) {
+	local, dst := b.local, b.rank
 	if a.missing(dst) || dst == a.DC.Rank && a.inPlace() {
 		return
 	}
@@ -138,8 +138,8 @@ func (a *llOp) answer(t gpu.Thread, i int32, b arrival, s *shares, past bool) {
 }
 
 // tell says that an expert has answered a rank. A warp calls it.
-func (a *llOp) tell(t gpu.Thread, i int32, rows uint32) {
-	local, dst := a.to(i)
+func (a *llOp) tell(t gpu.Thread, b arrival) {
+	local, dst := b.local, b.rank
 	if a.missing(dst) {
 		return
 	}
@@ -153,7 +153,7 @@ func (a *llOp) tell(t gpu.Thread, i int32, rows uint32) {
 		s = c.Signal(gin.ByWarp(t), gin.World(&a.DC), dst, gin.StrongInc(id))
 	}
 	if a.sent(t, s, dst, local) {
-		a.Meter.note(t, near, rows, a.row(), 1)
+		a.Meter.note(t, near, b.rows, a.row(), 1)
 	}
 }
 

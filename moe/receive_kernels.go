@@ -48,7 +48,7 @@ func (a *llOp) receivePairs(t gpu.Thread, first, n int32) {
 	t.SyncBlock()
 	s := sharesOf(t, n, a.payload())
 	for w := range n {
-		a.pack(t, first+w*t.Blocks(), found.Of(t)[w], &s)
+		a.pack(t, found.Of(t)[w], &s)
 	}
 	t.SyncBlock() // before there are others
 }
@@ -56,6 +56,7 @@ func (a *llOp) receivePairs(t gpu.Thread, first, n int32) {
 // arrival is what came of a rank for a local expert, and where its rows begin among the expert's.
 type arrival struct {
 	messages, rows, begin uint32
+	local, rank           int32
 	back                  gpu.Ptr[byte] // where their answers go, if the rank is stored to
 }
 
@@ -68,9 +69,13 @@ type shares struct {
 	each        uint32 // bytes of a part
 }
 
-// pairsOf is how many pairs a block's warps have before the end, one each, the first of them number i.
+// pairsOf is how many pairs a block's warps have before the end, one each, the first of them number i. All lanes of a warp call it,
+// each of which stands for another warp: a GPU divides by many instructions.
 func pairsOf(t gpu.Thread, i, end int32) int32 {
-	return min(t.Warps(), (end-i+t.Blocks()-1)/t.Blocks())
+	if gpu.WarpSize == 1 {
+		return min(t.Warps(), (end-i+t.Blocks()-1)/t.Blocks())
+	}
+	return int32(bits.OnesCount32(gpu.Ballot(t, t.Lane() < t.Warps() && i+t.Lane()*t.Blocks() < end)))
 }
 
 // sharesOf is for the rows, of so many bytes, of the first n that are found.
@@ -108,18 +113,20 @@ func (a *llOp) arrive(t gpu.Thread, i int32) {
 	local, src := a.from(i)
 	e, box := a.first(a.DC.Rank)+local, a.box(local)
 	messages := uint32(0)
-	if !a.missing(src) {
+	if t.Lane() == 0 && !a.missing(src) {
 		messages = a.awaitCount(t, box, src, e)
 	}
 	rows := messages
 	if a.PerRank != 0 {
+		messages = gpu.ShflIdx(t, messages, 0)
+		t.SyncWarp() // what lane 0 has seen, all see
 		rows = a.rowsOf(t, src, e, messages)
 	}
 	if t.Lane() == 0 {
 		begin := a.room(local, rows)
 		a.Blocks.At(int(local*a.DC.Ranks + src)).Store(Block{begin, rows})
 		a.Meter.took(local, rows)
-		found.Of(t)[t.Warp()] = arrival{messages: messages, rows: rows, begin: begin}
+		found.Of(t)[t.Warp()] = arrival{messages: messages, rows: rows, begin: begin, local: local, rank: src}
 	}
 }
 
@@ -135,8 +142,8 @@ func (a *llOp) room(local int32, rows uint32) (begin uint32) {
 }
 
 // pack copies a pair's rows. All warps of a block call it.
-func (a *llOp) pack(t gpu.Thread, i int32, came arrival, s *shares) {
-	local, src := a.from(i)
+func (a *llOp) pack(t gpu.Thread, came arrival, s *shares) {
+	local, src := came.local, came.rank
 	e, box := a.first(a.DC.Rank)+local, a.box(local)
 	row := uint32(0)
 	to := a.Rows.Byte((uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(came.begin)) * a.payload())
@@ -183,37 +190,32 @@ func (a *llOp) rowsOf(t gpu.Thread, src, e int32, messages uint32) uint32 {
 }
 
 // awaitCount is how many messages a rank sent to a box, on behalf of expert e. Of those who wait for one box, the first
-// expert's warp notes what its signal came to.
+// expert's thread notes what its signal came to.
 func (a *llOp) awaitCount(t gpu.Thread, box, src, e int32) uint32 {
-	n := uint64(0)
-	if t.Lane() == 0 {
-		c := gin.Open(&a.DC, a.context(box))
-		id := a.dispatchSignal(a.now.Set, box, src)
-		from := a.end(0, id).Load()
-		since := a.Meter.clock(t)
-		now, s := a.raised(&c, id, src), gin.OK
-		if now == from { // a look may cross PCIe: what is there already takes one
-			if s = a.awaitRaised(t, &c, id, src, from+1); s == gin.OK {
-				now = a.raised(&c, id, src)
-			}
-		}
-		a.Meter.waited(t, src, since)
-		if s != gin.OK {
-			a.fail(s, FaultWait, src, int64(e), 0)
-		} else {
-			n = now - from - 1
-			if e == a.first(a.DC.Rank)+box {
-				a.end(1, id).Store(now)
-			}
-			if n > uint64(a.BoxCap) {
-				a.fail(gin.RemoteError, FaultCount, src, int64(n), int64(e))
-				n = 0
-			}
+	c := gin.Open(&a.DC, a.context(box))
+	id := a.dispatchSignal(a.now.Set, box, src)
+	from := a.end(0, id).Load()
+	since := a.Meter.clock(t)
+	now, s := a.raised(&c, id, src), gin.OK
+	if now == from { // a look may cross PCIe: what is there already takes one
+		if s = a.awaitRaised(t, &c, id, src, from+1); s == gin.OK {
+			now = a.raised(&c, id, src)
 		}
 	}
-	n = gpu.ShflIdx(t, n, 0)
-	t.SyncWarp() // what lane 0 has seen, all see
-	return uint32(n)
+	a.Meter.waited(t, src, since)
+	what, x, y := uint32(FaultWait), int64(e), int64(0)
+	if s == gin.OK {
+		if e == a.first(a.DC.Rank)+box {
+			a.end(1, id).Store(now)
+		}
+		n := now - from - 1
+		if n <= uint64(a.BoxCap) {
+			return uint32(n)
+		}
+		s, what, x, y = gin.RemoteError, FaultCount, int64(n), int64(e)
+	}
+	a.fail(s, what, src, x, y)
+	return 0
 }
 
 // info reads the header of message j: which selection of which token it is. A token that names the expert twice sent it
