@@ -50,13 +50,13 @@ func (a *LL) fetchCombine(t gpu.Thread) {
 }
 
 // giveBack is the part that sends, and says behind the outputs that the expert has answered. A block's warps share the rows of as
-// many experts and ranks as it has warps, and then each tells another rank, unless operations have failed.
+// many experts and ranks as it has warps, and then each tells another rank, unless one of them could not send.
 func (a *llOp) giveBack(t gpu.Thread) {
 	if t.Block() == 0 && t.Index() == 0 {
 		a.Answers.At(int(a.now.Set)).Store(a.now.Answers)
 	}
 	locals := a.first(a.DC.Rank+1) - a.first(a.DC.Rank)
-	past := false
+	past, lost := false, false
 	if gpu.WarpSize == 1 {
 		rows := uint32(0)
 		for l := range locals {
@@ -68,15 +68,15 @@ func (a *llOp) giveBack(t gpu.Thread) {
 	for i, step := t.Block(), t.Blocks(); i < end; i += step * t.Warps() {
 		n := pairsOf(t, i, end)
 		if t.Warp() < n && t.Lane() == 0 {
-			found.Of(t)[t.Warp()] = a.toAnswer(i + t.Warp()*step)
+			r, ok := a.toAnswer(i + t.Warp()*step)
+			found.Of(t)[t.Warp()], lost = r, lost || !ok
 		}
 		t.SyncBlock()
 		s := sharesOf(t, n, a.row())
 		for w := range n {
-			a.answer(t, found.Of(t)[w], &s, past)
+			lost = a.answer(t, found.Of(t)[w], &s, past) || lost
 		}
-		t.SyncBlock()
-		if t.Warp() < n && !a.Faults.over(t) { // else nobody is told that the experts have answered
+		if lost = t.AnyOfBlock(lost); t.Warp() < n && !lost {
 			a.tell(t, found.Of(t)[t.Warp()])
 		}
 		t.SyncBlock() // before there are others
@@ -88,33 +88,33 @@ func (a *LL) to(i int32) (local, dst int32) {
 	return i / a.DC.Ranks, (a.DC.Rank + i) % a.DC.Ranks
 }
 
-// toAnswer is what a pair's answers are to, all that is looked up for them.
-func (a *llOp) toAnswer(i int32) arrival {
+// toAnswer is what a pair's answers are to, all that is looked up for them; not ok: they can't be sent.
+func (a *llOp) toAnswer(i int32) (r arrival, ok bool) {
 	local, dst := a.to(i)
 	b := a.Blocks.At(int(local*a.DC.Ranks + dst)).Load()
-	r := arrival{rows: b.Rows, begin: b.Begin, local: local, rank: dst}
+	r = arrival{rows: b.Rows, begin: b.Begin, local: local, rank: dst}
 	if p, near := a.lsa(dst); near && !a.missing(dst) {
 		c, s := gin.Open(&a.DC, a.context(local)), gin.OK
 		if r.back, s = c.LSAArea(p, a.Recv, a.back(0, 0), uint64(a.MaxTokens)*uint64(a.TopK)*a.row()); s != gin.OK {
 			a.failSend(s, dst, local)
 			r.rows = 0
+			return r, false
 		}
 	}
-	return r
+	return r, true
 }
 
-// answer sends a pair's rows, past caches or not. All warps of a block call it.
-func (a *llOp) answer(t gpu.Thread, b arrival, s *shares, past bool) {
+// answer sends a pair's rows, past caches or not, and says whether the calling warp could not send one. All warps of a block call it.
+func (a *llOp) answer(t gpu.Thread, b arrival, s *shares, past bool) (lost bool) {
 	local, dst := b.local, b.rank
 	if a.missing(dst) || dst == a.DC.Rank && a.inPlace() {
-		return
+		return false
 	}
 	c := gin.Open(&a.DC, a.context(local))
 	of, near := *s, a.Near != 0 || !b.back.IsNil()
 	if !near {
 		of.parts, of.each = 1, uint32(a.row())
 	}
-	lost := false
 	for j := range b.rows {
 		row := uint64(local*a.DC.Ranks)*uint64(a.Cap) + uint64(b.begin+j)
 		for part := range of.parts {
@@ -135,6 +135,7 @@ func (a *llOp) answer(t gpu.Thread, b arrival, s *shares, past bool) {
 		}
 	}
 	s.next = of.next
+	return lost
 }
 
 // tell says that an expert has answered a rank. A warp calls it.

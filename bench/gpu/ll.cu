@@ -350,8 +350,8 @@ KERNEL(LLDispatch, ll, 16) {
   if (a.Parts & receives) receive(a, now, of);
 }
 
-// give_back sends the experts' outputs, and says behind them that the experts have answered. It is false if operations have failed.
-DB bool give_back(const ll &a, const llturn &now, const spread &of) {
+// give_back sends the experts' outputs, and says behind them that the experts have answered. Nothing that it does here can fail.
+DB void give_back(const ll &a, const llturn &now, const spread &of) {
   const int32_t first = of.first(a.DC.Rank), end = (of.first(a.DC.Rank + 1) - first) * a.DC.Ranks, step = int32_t(blocks()), me = int32_t(warp());
   if (block() == 0 && thread() == 0) a.Answers[now.Set] = now.Answers;
   const uint64_t rows_before = uint64_t(uint32_t(a.Turn * a.Locals * a.DC.Ranks)) * uint32_t(a.Cap);
@@ -376,11 +376,10 @@ DB bool give_back(const ll &a, const llturn &now, const spread &of) {
           copy_part(part, s.parts, lsa_pointer(a.Recv, lsa_rank(a.DC, p.rank), back(a, now, f.Token, f.K)), a.Out.Base + (rows_before + row) * row_bytes(a), row_bytes(a));
         }
     }
-    if (over_block(a.Faults)) return false;
+    sync_block();
     if (me < n && lane() == 0) raise(a, mine.rank, mine.local, combine_signal(a, now, first + mine.local), 1);
     sync_block();  // before there are others
   }
-  return true;
 }
 
 // answered is false if an expert's answer does not come.
@@ -424,6 +423,6 @@ KERNEL(LLCombine, ll, 16) {
   llturn now;
   if (!begin(a, false, now)) return;
   const spread of(a.Experts, a.DC.Ranks);
-  if ((a.Parts & sends) && !give_back(a, now, of)) return;
-  if (a.Parts & receives) add_up(a, now, of);
+  if (a.Parts & sends) give_back(a, now, of);
+  if ((a.Parts & receives) && (!(a.Parts & sends) || !over_block(a.Faults))) add_up(a, now, of);
 }
