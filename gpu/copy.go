@@ -64,16 +64,16 @@ func copyLanes(dst, src Ptr[byte], bytes, lane, lanes uint64) {
 				to.Store(v[k])
 			}
 		}
-		left, step := int32(done-at), int32(step) // it is above -step, and at most 8 steps
-		if left+int32(at&last) > step {
+		left, step32 := int32(done-at), int32(step) // it is above -step, and at most 8 steps
+		if left+int32(at&last) > step32 {
 			var v [8]U32x4 // as many as are left, at once too
 			for k := range v {
-				if next := int32(k) * step; next < left {
+				if next := int32(k) * step32; next < left {
 					v[k] = Cast[U32x4](src.Byte(at + uint64(next))).Load()
 				}
 			}
 			for k := range v {
-				if next := int32(k) * step; next < left {
+				if next := int32(k) * step32; next < left {
 					Cast[U32x4](dst.Byte(at + uint64(next))).Store(v[k])
 				}
 			}

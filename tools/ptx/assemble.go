@@ -19,9 +19,10 @@ var stacks = map[string]stack{
 	"github.com/doorbell-net/doorbell/compiler/internal/sample.Values": {256, false, "tries arrays that are indexed by variables; only tests run it"},
 
 	"github.com/doorbell-net/doorbell/moe.HTCombine_OneNode1": {8, true, "one register is missing on sm_80, for a word that is read once a token"},
+	"github.com/doorbell-net/doorbell/moe.LLDispatch_Near1":   {8, true, "one register is missing on sm_80, none on later ones"},
 
 	"github.com/doorbell-net/doorbell/examples/alltoall.AllToAll_DC_NIC1":           {32, true, nicSpills},
-	"github.com/doorbell-net/doorbell/examples/fused/layers.GatherReduce_DC_NIC1":   {24, true, nicSpills},
+	"github.com/doorbell-net/doorbell/examples/fused/layers.GatherReduce_DC_NIC1":   {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/fused/layers.Gather_DC_NIC1":         {16, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/fused/layers.MultiplyReduce_DC_NIC1": {32, true, nicSpills},
 	"github.com/doorbell-net/doorbell/examples/fused/layers.NormGather_DC_NIC1":     {32, true, nicSpills},
