@@ -25,8 +25,8 @@ func TestVectors(t *testing.T) {
 	}
 	body := bodyOf(t, p, "Copy")
 	for _, w := range []string{"ld", "st"} {
-		if n := strings.Count(body, w+".global.v4.u32"); n != 8+7+1 {
-			t.Errorf("%d of %s.global.v4.u32, want 16", n, w)
+		if n := strings.Count(body, w+".global.v4.u32"); n != 8+8+1 {
+			t.Errorf("%d of %s.global.v4.u32, want 17", n, w)
 		}
 		if part := regexp.MustCompile(w + `\.global\.(v2\.)?u(32|64)`).FindString(body); part != "" {
 			t.Errorf("%s of what is a part of a vector", part)
