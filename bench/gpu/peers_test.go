@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/bench/bulk"
@@ -62,7 +64,7 @@ func meetPeer(t *testing.T, c *doorbell.Comm, n, warps int, blocks []int) {
 		for _, blocks := range blocks {
 			check(t, errors.Join(recv.Buffer().Write(0, make([]byte, n)), c.Barrier(t.Context())))
 			if c.Rank() == 0 {
-				took := timed(t, st, func() error { return k.copies(st, blocks) })
+				took := median(func() time.Duration { return timed(t, st, func() error { return k.copies(st, blocks) }) })
 				figure(c, fmt.Sprintf("%s to the other GPU, %d blocks", k.name, blocks), `"GBps":%.2f`, float64(n)/took.Seconds()/1e9)
 			}
 			check(t, c.Barrier(t.Context()))
@@ -78,15 +80,29 @@ func meetPeer(t *testing.T, c *doorbell.Comm, n, warps int, blocks []int) {
 	}
 
 	const barriers = 8192
-	check(t, errors.Join(doorbell.Launch(st, kernels.BarriersKernel, doorbell.Grid{Blocks: 1, Warps: 1},
-		kernels.BarriersArgs{DC: dc.Device(), Iters: barriers, Result: gpu.Cast[kernels.Result](out.Ptr())}), st.Wait(t.Context())))
-	var r kernels.Result
-	if _, err := binary.Decode(must(read(out))(t), binary.LittleEndian, &r); err != nil || r.Done != 1 || r.Count != barriers {
-		t.Errorf("rank %d: %+v (%v): want %d barriers", c.Rank(), r, err, barriers)
-	} else if c.Rank() == 0 {
-		figure(c, "LSA barrier, 32 threads, GPUs of their own", `"p50_us":%.4f`, float64(r.Ns)/1e3/barriers)
+	took := median(func() time.Duration {
+		check(t, errors.Join(doorbell.Launch(st, kernels.BarriersKernel, doorbell.Grid{Blocks: 1, Warps: 1},
+			kernels.BarriersArgs{DC: dc.Device(), Iters: barriers, Result: gpu.Cast[kernels.Result](out.Ptr())}), st.Wait(t.Context())))
+		var r kernels.Result
+		if _, err := binary.Decode(must(read(out))(t), binary.LittleEndian, &r); err != nil || r.Done != 1 || r.Count != barriers {
+			t.Errorf("rank %d: %+v (%v): want %d barriers", c.Rank(), r, err, barriers)
+		}
+		return time.Duration(r.Ns)
+	})
+	if c.Rank() == 0 {
+		figure(c, "LSA barrier, 32 threads, GPUs of their own", `"p50_us":%.4f`, float64(took)/1e3/barriers)
 	}
 	check(t, c.Barrier(t.Context()))
+}
+
+// median of several, since a GPU that had no work comes to its clock in the first.
+func median(measure func() time.Duration) time.Duration {
+	var took [7]time.Duration
+	for i := range took {
+		took[i] = measure()
+	}
+	slices.Sort(took[:])
+	return took[len(took)/2]
 }
 
 func read(b *doorbell.Buffer) ([]byte, error) {

@@ -7,7 +7,8 @@
 #include "../moves.cuh"
 #include "../trips.cuh"
 
-constexpr size_t large = 256 << 20, piece_bytes = 4 << 20;
+constexpr size_t large = 512 << 20, piece_bytes = 4 << 20;
+constexpr int in_a_row = 6;  // copies of all, as the test of ours has them
 
 struct gpu {
   cudaStream_t stream;
@@ -59,9 +60,9 @@ __global__ void compare(const uint32_t *p, uint64_t words, uint32_t seed, uint32
     if (p[i] != pattern(i, seed)) atomicAdd(wrong, 1);
 }
 
-// moved measures copies of GPU 0's bytes to GPU 1, and compares what came of the last.
+// moved measures copies of GPU 0's bytes to GPU 1, all pieces so many times in a row, and compares what came of the last.
 template <class F>
-static void moved(const char *name, gpu *g, size_t bytes, int times, F copy) {
+static void moved(const char *name, gpu *g, size_t bytes, int pieces, int times, F copy) {
   static uint32_t seed;
   cudaEvent_t begin, end;
   CHECK(cudaSetDevice(0));
@@ -71,19 +72,19 @@ static void moved(const char *name, gpu *g, size_t bytes, int times, F copy) {
   std::vector<double> rates;
   for (int round = 0; round < 6; round++) {
     CHECK(cudaEventRecord(begin, g[0].stream));
-    for (int i = 0; i < times; i++) copy(i);
+    for (int i = 0; i < times * pieces; i++) copy(i % pieces);
     CHECK(cudaGetLastError());
     CHECK(cudaEventRecord(end, g[0].stream));
     CHECK(cudaStreamSynchronize(g[0].stream));
     float ms;
     CHECK(cudaEventElapsedTime(&ms, begin, end));
-    if (round) rates.push_back(double(bytes) * times / ms / 1e6);  // the first warms up
+    if (round) rates.push_back(double(bytes) * pieces * times / ms / 1e6);  // the first warms up
   }
   CHECK(cudaEventDestroy(begin));
   CHECK(cudaEventDestroy(end));
   uint32_t wrong[2];
   CHECK(cudaSetDevice(1));
-  compare<<<132, 256, 0, g[1].stream>>>(reinterpret_cast<uint32_t *>(g[1].bytes), bytes * times / 4, seed, g[1].wrong);
+  compare<<<132, 256, 0, g[1].stream>>>(reinterpret_cast<uint32_t *>(g[1].bytes), bytes * pieces / 4, seed, g[1].wrong);
   CHECK(cudaStreamSynchronize(g[1].stream));
   for (int d = 0; d < 2; d++) CHECK(cudaMemcpy(wrong + d, g[d].wrong, sizeof *wrong, cudaMemcpyDefault));
   if (wrong[0] || wrong[1]) {
@@ -118,15 +119,15 @@ int main() {
   trips<flag_release>("two GPUs, flag, release", g);
   trips<word_release>("two GPUs, 8 B and flag, release", g);
   trips<word_add>("two GPUs, 8 B and flag, release by add", g);
-  moved("two GPUs, copy engine", g, large, 1, [&](int) { CHECK(cudaMemcpyPeerAsync(g[1].bytes, 1, g[0].bytes, 0, large, g[0].stream)); });
-  moved("two GPUs, 16 copies of 4 MiB", g, piece_bytes, 16, [&](int i) {
+  moved("two GPUs, copy engine", g, large, 1, in_a_row, [&](int) { CHECK(cudaMemcpyPeerAsync(g[1].bytes, 1, g[0].bytes, 0, large, g[0].stream)); });
+  moved("two GPUs, 16 copies of 4 MiB", g, piece_bytes, 16, 1, [&](int i) {
     CHECK(cudaMemcpyPeerAsync(g[1].bytes + i * piece_bytes, 1, g[0].bytes + i * piece_bytes, 0, piece_bytes, g[0].stream));
   });
   for (int blocks : {4, 8, 16, 32, 64, 132}) {
     char name[64];
     snprintf(name, sizeof name, "two GPUs, stores, %d blocks", blocks);
-    moved(name, g, large, 1, [&](int) { by_stores<<<blocks, 1024, 0, g[0].stream>>>(g[1].bytes, g[0].bytes, large); });
+    moved(name, g, large, 1, in_a_row, [&](int) { by_stores<<<blocks, 1024, 0, g[0].stream>>>(g[1].bytes, g[0].bytes, large); });
     snprintf(name, sizeof name, "two GPUs, bulk copies, %d blocks", blocks);
-    moved(name, g, large, 1, [&](int) { by_bulk<<<blocks, 32, 0, g[0].stream>>>({g[1].bytes, g[0].bytes, large, 1000000000}, g[0].wrong); });
+    moved(name, g, large, 1, in_a_row, [&](int) { by_bulk<<<blocks, 32, 0, g[0].stream>>>({g[1].bytes, g[0].bytes, large, 1000000000}, g[0].wrong); });
   }
 }
