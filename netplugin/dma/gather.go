@@ -12,15 +12,17 @@ const gatherMost = 32
 
 // Gather hands copies and stores to a device together, so that it does many small ones at once: first those that come out of
 // device memory on their way to device memory, then all that go to where they belong, then the stores, in their order. What comes
-// of it is as if each were done when it came: before one that would see or undo what another does, what was gathered is queued.
-// Addresses tell: of a place that has two, copies by one and by the other are not told apart. One caller at a time uses it. An
-// error is the device's and stays.
+// of it is as if each were done when it came: a copy that may not be done at once with one before it is queued behind that one, and
+// before what would come too late even so, what was gathered is queued. Of stores to one word that nothing comes between, the last
+// is made. Addresses tell: of a place that has two, copies by one and by the other are not told apart. One caller at a time uses
+// it. An error is the device's and stays.
 type Gather struct {
 	cp     netplugin.Copier
 	room   []byte // pinned, for what is on its way between two places of device memory
 	used   int    // of room
 	out    copies
 	in     copies
+	behind [gatherMost]bool // of in: not at once with those before it
 	at     [gatherMost]gpu.Ptr[uint64]
 	value  [gatherMost]uint64
 	stores int
@@ -44,10 +46,10 @@ func NewGather(cp netplugin.Copier, room []byte) *Gather { return &Gather{cp: cp
 
 // Copy copies between memory of the device and pinned memory of the host.
 func (g *Gather) Copy(dst, src gpu.Ptr[byte], bytes int) error {
-	if g.in.n == gatherMost || g.clash(dst, src, bytes) {
+	if g.in.n == gatherMost || g.stored(dst, src, bytes) {
 		g.Flush()
 	}
-	g.in.add(dst, src, bytes)
+	g.add(dst, src, bytes)
 	return g.err
 }
 
@@ -57,12 +59,12 @@ func (g *Gather) Within(dst, src gpu.Ptr[byte], bytes int) error {
 	for at := 0; at < bytes; {
 		n := min(bytes-at, len(g.room))
 		to, from := dst.Byte(uint64(at)), src.Byte(uint64(at))
-		if g.in.n == gatherMost || n > len(g.room)-g.used || g.clash(to, from, n) {
+		if g.in.n == gatherMost || n > len(g.room)-g.used || g.written(from, n) || g.stored(to, from, n) {
 			g.Flush()
 		}
 		slot := gpu.PtrOf(g.room[g.used:])
 		g.out.add(slot, from, n)
-		g.in.add(to, slot, n)
+		g.add(to, slot, n)
 		g.used = min((g.used+n+255)&^255, len(g.room))
 		at += n
 	}
@@ -71,6 +73,10 @@ func (g *Gather) Within(dst, src gpu.Ptr[byte], bytes int) error {
 
 // Store stores an aligned word when all that came before is visible.
 func (g *Gather) Store(at gpu.Ptr[uint64], value uint64) error {
+	if last := g.stores - 1; last >= 0 && g.at[last].Addr() == at.Addr() {
+		g.value[last] = value
+		return g.err
+	}
 	if g.stores == gatherMost {
 		g.Flush()
 	}
@@ -79,15 +85,40 @@ func (g *Gather) Store(at gpu.Ptr[uint64], value uint64) error {
 	return g.err
 }
 
-// clash says whether a copy may not be done at once with those that are gathered, or before the stores.
+// add gathers a copy to where it belongs, behind those that it may not be done at once with.
+func (g *Gather) add(dst, src gpu.Ptr[byte], bytes int) {
+	g.behind[g.in.n] = g.clash(dst, src, bytes)
+	g.in.add(dst, src, bytes)
+}
+
+// clash says whether a copy may not be done at once with those that the last one is done at once with.
 func (g *Gather) clash(dst, src gpu.Ptr[byte], bytes int) bool {
 	n := uint64(bytes)
-	for i := range g.in.n {
+	for i := g.in.n - 1; i >= 0; i-- {
 		to, m := g.in.dst[i], g.in.bytes[i]
 		if overlap(to, m, dst, n) || overlap(to, m, src, n) || overlap(g.in.src[i], m, dst, n) {
 			return true
 		}
+		if g.behind[i] {
+			break
+		}
 	}
+	return false
+}
+
+// written says whether a copy that is gathered writes what is to come out of device memory before all of them.
+func (g *Gather) written(src gpu.Ptr[byte], bytes int) bool {
+	for i, to := range g.in.dst[:g.in.n] {
+		if overlap(to, g.in.bytes[i], src, uint64(bytes)) {
+			return true
+		}
+	}
+	return false
+}
+
+// stored says whether a copy has to do with a word whose store was gathered before it.
+func (g *Gather) stored(dst, src gpu.Ptr[byte], bytes int) bool {
+	n := uint64(bytes)
 	for _, at := range g.at[:g.stores] {
 		if word := gpu.Cast[byte](at); overlap(word, 8, dst, n) || overlap(word, 8, src, n) {
 			return true
@@ -102,12 +133,13 @@ func overlap(a gpu.Ptr[byte], n uint64, b gpu.Ptr[byte], m uint64) bool {
 
 // Flush queues what was gathered.
 func (g *Gather) Flush() error {
-	for _, c := range []*copies{&g.out, &g.in} {
-		if g.err == nil && c.n > 0 {
-			g.err = g.cp.Copies(c.dst[:c.n], c.src[:c.n], c.bytes[:c.n])
+	g.queue(&g.out, 0, g.out.n)
+	for from, to := 0, 0; from < g.in.n; from = to {
+		for to++; to < g.in.n && !g.behind[to]; to++ {
 		}
-		c.n = 0
+		g.queue(&g.in, from, to)
 	}
+	g.out.n, g.in.n = 0, 0
 	for i := 0; i < g.stores && g.err == nil; i += 2 {
 		if i+1 == g.stores {
 			g.err = g.cp.Store(g.at[i], g.value[i])
@@ -117,4 +149,11 @@ func (g *Gather) Flush() error {
 	}
 	g.stores, g.used = 0, 0
 	return g.err
+}
+
+// queue queues some of the copies at once.
+func (g *Gather) queue(c *copies, from, to int) {
+	if g.err == nil && from < to {
+		g.err = g.cp.Copies(c.dst[from:to], c.src[from:to], c.bytes[from:to])
+	}
 }

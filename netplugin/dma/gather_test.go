@@ -86,6 +86,23 @@ func TestGatherAtOnce(t *testing.T) {
 	if err := g.Flush(); err != nil || c.calls != 2+rows/2 {
 		t.Errorf("%d calls for %d rows and as many stores, want %d (%v)", c.calls, rows, 2+rows/2, err)
 	}
+	// To one place and by one word, as a sender does that says each time how far it is: what comes out does so at once, what goes
+	// in one after another, and the word is stored once.
+	c.run()
+	c.calls = 0
+	for i := range rows {
+		at := uint64(i * bytes)
+		from[at] = byte(i)
+		if err := errors.Join(g.Within(gpu.PtrOf(to), gpu.PtrOf(from).Byte(at), bytes), g.Store(gpu.PtrTo(&words[0]), uint64(2+i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Flush(); err != nil || c.calls != 1+rows+1 {
+		t.Errorf("%d calls for %d rows to one place, want %d (%v)", c.calls, rows, 1+rows+1, err)
+	}
+	if c.run(); to[0] != rows-1 || words[0] != 1+rows {
+		t.Errorf("the place holds row %d of %d, the word %d", to[0], rows, words[0])
+	}
 	c.broken = errors.New("the device is gone")
 	if err := g.Copy(gpu.PtrOf(to), gpu.PtrOf(from), bytes); err != nil {
 		t.Errorf("a copy that is gathered: %v", err)
