@@ -129,7 +129,7 @@ func timed(t *testing.T, st *doorbell.Stream, launch func() error) time.Duration
 // TestLargePuts: 16 puts of 4 MiB in flight between ranks of one GPU, beside the same copies that the host queues back to back.
 func TestLargePuts(t *testing.T) {
 	needGPU(t)
-	const batch, bytes, iters = 16, 4 << 20, 10
+	const batch, bytes, iters = 16, 4 << 20, 10 // of puts half as many an iteration: two are in flight
 	cs := open(t, 2, "cuda")
 	var wg sync.WaitGroup
 	for _, c := range cs {
@@ -141,7 +141,7 @@ func TestLargePuts(t *testing.T) {
 				Peer: int32(1 - c.Rank()), Result: gpu.Cast[kernels.Result](out.Ptr())}
 			st := c.Stream()
 			check(t, errors.Join(doorbell.Launch(st, kernels.BandwidthKernel, doorbell.Grid{Blocks: 1, Warps: 1},
-				kernels.BandwidthArgs{X: x, Batch: batch, Span: batch * bytes, Step: bytes}), st.Wait(t.Context())))
+				kernels.BandwidthArgs{X: x, Batch: batch / 2, Span: batch * bytes, Step: bytes}), st.Wait(t.Context())))
 			p := partner{dc: dc, out: out}
 			if r := p.result(); r.Status != gin.OK || r.Done != 1 {
 				t.Errorf("rank %d: %v, %v", c.Rank(), r.Status, dc.Cause())

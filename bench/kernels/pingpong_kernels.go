@@ -92,13 +92,13 @@ func (a *Exchange) send(t gpu.Thread, c *gin.Context, world gin.Team) gin.Status
 // BandwidthArgs of BandwidthKernel.
 type BandwidthArgs struct {
 	X     Exchange
-	Batch uint64 // operations of an iteration
+	Batch uint64 // operations of an iteration; two iterations' are in flight
 	Span  uint64 // operation k of all goes to offset (k*Stride) % Span, of source and destination
 	Step  uint64
 }
 
-// Bandwidth sends Batch puts of Bytes an iteration from the lower rank, whose samples are from the first put to the
-// answer that all have arrived.
+// Bandwidth sends Batch puts of Bytes an iteration from the lower rank. The other answers each batch that has arrived, and the
+// sender posts the next while the last one is on its way: the network has something to do at any time.
 //
 //gpu:kernel warps=1
 func Bandwidth(t gpu.Thread, a BandwidthArgs) {
@@ -113,23 +113,24 @@ func Bandwidth(t gpu.Thread, a BandwidthArgs) {
 	from := gin.FromPeer(world, a.X.Peer)
 	sender := a.X.DC.Rank < a.X.Peer
 	start := t.Clock()
-	last := start
 	off := uint64(0)
 	sendOff, recvOff := a.X.SendOff, a.X.RecvOff
-	for i := range a.X.Iters {
+	turns := a.X.Iters
+	if sender {
+		turns++ // the last one's answer
+	}
+	for i := range turns {
 		s := gin.OK
 		if sender {
-			for range a.Batch {
+			for k := uint64(0); k < a.Batch && i < a.X.Iters && s == gin.OK; k++ {
 				a.X.SendOff, a.X.RecvOff = sendOff+off, recvOff+off
-				if s == gin.OK {
-					s = a.X.send(t, &c, world)
-				}
+				s = a.X.send(t, &c, world)
 				if off += a.Step; off >= a.Span {
 					off = 0
 				}
 			}
 			if s == gin.OK {
-				s = c.WaitSignal(co, 0, a.X.Base+i+1, 64, from)
+				s = c.WaitSignal(co, 0, a.X.Base+i, 64, from) // that the batch before this one has arrived
 			}
 		} else {
 			s = c.WaitSignal(co, 0, a.X.Base+(i+1)*a.Batch, 64, from)
@@ -140,11 +141,6 @@ func Bandwidth(t gpu.Thread, a BandwidthArgs) {
 		if s != gin.OK {
 			r.Status, r.At = s, i
 			return
-		}
-		if !a.X.Samples.IsNil() {
-			now := t.Clock()
-			a.X.Samples.At(int(i)).Store(uint32(min(now-last, 1<<32-1)))
-			last = now
 		}
 	}
 	r.Ns, r.Count = t.Clock()-start, a.X.Iters*a.Batch

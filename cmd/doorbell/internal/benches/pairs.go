@@ -196,10 +196,11 @@ func (b *bench) rounds(size int64, receives bool, try func(iters int) (uint64, e
 	return b.checkSignals(b.base)
 }
 
-// Bandwidth's sizes: an iteration has up to maxBatch puts and about batchBytes, of 4 MiB sixteen; a cold run goes over coldSpan.
+// Bandwidth's sizes: an iteration has up to maxBatch puts and about batchBytes, of 4 MiB eight, and two are in flight; a cold run
+// goes over coldSpan.
 const (
-	maxBatch   = 64
-	batchBytes = 64 << 20
+	maxBatch   = 32
+	batchBytes = 32 << 20
 	coldSpan   = 256 << 20
 	coldFrom   = 4 << 20
 )
