@@ -266,3 +266,42 @@ func TestWordWithItsMark(t *testing.T) {
 		t.Errorf("ended %d, holds %d, by %d calls", ended, word[0], c.calls)
 	}
 }
+
+// TestMarksOfLongCopies: of long copies to another device that are on their way together, several are told of by one mark; the
+// first, and the last when the mark before has come, by one of their own.
+func TestMarksOfLongCopies(t *testing.T) {
+	var ended []uint64
+	c := new(byHand)
+	q, err := NewQueue(func() (netplugin.Copier, error) { return c, nil }, func(token uint64, _ error) { ended = append(ended, token) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, there := make([]byte, longBytes), make([]byte, longBytes)
+	for i, want := range []int{2, 3, 4, 5, 7, 8} { // copies and their marks
+		if _, err := q.Push(&Move{To: Side{Dev: gpu.PtrOf(there), Elsewhere: true}, From: Side{Dev: gpu.PtrOf(here)}, Bytes: longBytes, Token: uint64(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if q.Poll(); c.calls != want {
+			t.Errorf("%d calls for %d copies, want %d", c.calls, i+1, want)
+		}
+	}
+	c.run()
+	if q.Poll(); !slices.Equal(ended, []uint64{0, 1, 2, 3, 4}) {
+		t.Errorf("ended %v when the marks had come, want five", ended)
+	}
+	c.run()
+	if q.Poll(); !slices.Equal(ended, []uint64{0, 1, 2, 3, 4, 5}) || !q.Idle() {
+		t.Errorf("ended %v, want all six", ended)
+	}
+	long, word := Move{To: Side{Dev: gpu.PtrOf(there), Elsewhere: true}, From: Side{Dev: gpu.PtrOf(here)}, Bytes: longBytes}, uint64(0)
+	for _, m := range []Move{long, {To: Side{Dev: gpu.Cast[byte](gpu.PtrTo(&word))}, From: Side{Host: make([]byte, 8)}, Bytes: 8}} {
+		if _, err := q.Push(&m); err != nil {
+			t.Fatal(err)
+		}
+		q.Poll()
+	}
+	c.run()
+	if q.Poll(); !q.Idle() {
+		t.Error("a short move behind a long one had no mark of its own")
+	}
+}
