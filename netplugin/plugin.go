@@ -114,6 +114,10 @@ type Copier interface {
 	// The slices are as long as each other, no copy is of 0 bytes, and all are the caller's again when it returns. One call
 	// costs less than as many of Copy, and the copies do not wait for each other.
 	Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error
+	// Through copies within the device, by way of two pieces of Pinned memory at via, of so many bytes each: one is filled while the
+	// other is emptied. All calls name the same memory. ahead says that it may begin before what was queued before is done: it
+	// reads nothing that this writes, and since the last call that did not say so, nothing else uses the pieces.
+	Through(dst, src gpu.Ptr[byte], bytes int, via gpu.Ptr[byte], piece int, ahead bool) error
 	// Reach prepares for copies between this device and memory of another one, bytes long, before they have to wait for no
 	// kernel: it queues one from there, which nobody looks at.
 	Reach(far gpu.Ptr[byte], bytes int) error

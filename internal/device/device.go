@@ -132,6 +132,11 @@ type Stream interface {
 	// Copies queues several copies as one item, which may be done at once and in any order: none may write what another reads or
 	// writes. The slices are as long as each other, no copy is of 0 bytes, and all are the caller's again when it returns.
 	Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error
+	// Through queues a copy within this device as one item, by way of two pieces of pinned memory at via, of so many bytes each: on a
+	// GPU one copy engine fills one while another empties the other. All such copies of a stream use the same memory. ahead says
+	// that the copy may begin before what was queued before is done: it reads nothing that this writes, and since the last such copy
+	// that did not, nothing else uses the pieces.
+	Through(dst, src gpu.Ptr[byte], bytes int, via gpu.Ptr[byte], piece int, ahead bool) error
 	// Fill queues a store of one byte to all of them. On a GPU it may need room for threads, and wait for it.
 	Fill(dst gpu.Ptr[byte], value byte, bytes int) error
 	// Store queues the store of an aligned word. Who reads it, on host or device, with an acquire load of system scope sees
@@ -209,6 +214,14 @@ func (e *KernelError) Format(f fmt.State, verb rune) {
 	if verb == 'v' && f.Flag('+') {
 		fmt.Fprintf(f, "\n%s", e.Stack)
 	}
+}
+
+// ValidThrough says what is wrong with the arguments of Stream.Through.
+func ValidThrough(bytes, piece int) error {
+	if bytes < 0 || piece < 1 {
+		return fmt.Errorf("copy through pinned memory: %d bytes in pieces of %d asked for, 0 or more in pieces of 1 or more are accepted", bytes, piece)
+	}
+	return nil
 }
 
 // ValidCopies says what is wrong with the arguments of Stream.Copies.

@@ -27,6 +27,11 @@ func (Ended) Copy(_, _ gpu.Ptr[byte], _ int) error { return ErrStreamClosed }
 // Copies is refused.
 func (Ended) Copies(_, _ []gpu.Ptr[byte], _ []uint64) error { return ErrStreamClosed }
 
+// Through is refused.
+func (Ended) Through(_, _ gpu.Ptr[byte], _ int, _ gpu.Ptr[byte], _ int, _ bool) error {
+	return ErrStreamClosed
+}
+
 // Fill is refused.
 func (Ended) Fill(gpu.Ptr[byte], byte, int) error { return ErrStreamClosed }
 

@@ -140,7 +140,10 @@ type stuck struct{ stores []func() }
 
 func (q *stuck) Copy(dst, src gpu.Ptr[byte], bytes int) error          { return nil }
 func (q *stuck) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error { return nil }
-func (q *stuck) Reach(far gpu.Ptr[byte], bytes int) error              { return nil }
+func (q *stuck) Through(dst, src gpu.Ptr[byte], bytes int, via gpu.Ptr[byte], piece int, ahead bool) error {
+	return nil
+}
+func (q *stuck) Reach(far gpu.Ptr[byte], bytes int) error { return nil }
 func (q *stuck) Store(at gpu.Ptr[uint64], value uint64) error {
 	q.stores = append(q.stores, func() { at.Store(value) })
 	return nil

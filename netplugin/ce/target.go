@@ -18,7 +18,7 @@ import (
 const (
 	inlineBytes = 256       // payload that came without a window
 	inlineSlots = 1024      // of them on their way, a power of two
-	bounceBytes = 2 << 20   // of copies within the device that are gathered, and of one's pieces
+	bounceBytes = 2 << 20   // of copies within the device that are gathered, or of a long one's two pieces
 	marks       = 1 << 12   // marks on their way, a power of two
 	unmarked    = marks / 2 // operations after which one is queued at the latest
 )

@@ -5,7 +5,8 @@
 // windows that both processes' CPUs reach the CPU copies. It is no network: its figures say so.
 //
 // Between the memory of two GPUs it is one copy. Within one GPU, where a copy may be a kernel that waits for those that run, it is
-// two, through pinned memory of the host; small ones of one call of Post go together (Gather).
+// two, through pinned memory of the host; small ones of one call of Post go together (Gather), of long ones pieces come out while
+// others go in.
 //
 // Queue is its order, and that of who else moves bytes between device and host: moves take effect one after another.
 package dma

@@ -26,6 +26,7 @@ type Gather struct {
 	at     [gatherMost]gpu.Ptr[uint64]
 	value  [gatherMost]uint64
 	stores int
+	before written
 	err    error
 }
 
@@ -56,18 +57,16 @@ func (g *Gather) Copy(dst, src gpu.Ptr[byte], bytes int) error {
 // Within copies from the device's memory to the device's memory: through the host's, since a copy within the device might be a
 // kernel.
 func (g *Gather) Within(dst, src gpu.Ptr[byte], bytes int) error {
-	for at := 0; at < bytes; {
-		n := min(bytes-at, len(g.room))
-		to, from := dst.Byte(uint64(at)), src.Byte(uint64(at))
-		if g.in.n == gatherMost || n > len(g.room)-g.used || g.written(from, n) || g.stored(to, from, n) {
-			g.Flush()
-		}
-		slot := gpu.PtrOf(g.room[g.used:])
-		g.out.add(slot, from, n)
-		g.add(to, slot, n)
-		g.used = min((g.used+n+255)&^255, len(g.room))
-		at += n
+	if bytes > len(g.room)/2 {
+		return g.long(dst, src, bytes)
 	}
+	if g.in.n == gatherMost || bytes > len(g.room)-g.used || g.written(src, bytes) || g.stored(dst, src, bytes) {
+		g.Flush()
+	}
+	slot := gpu.PtrOf(g.room[g.used:])
+	g.out.add(slot, src, bytes)
+	g.add(dst, slot, bytes)
+	g.used = min((g.used+bytes+255)&^255, len(g.room))
 	return g.err
 }
 
@@ -134,12 +133,15 @@ func overlap(a gpu.Ptr[byte], n uint64, b gpu.Ptr[byte], m uint64) bool {
 // Flush queues what was gathered.
 func (g *Gather) Flush() error {
 	g.queue(&g.out, 0, g.out.n)
+	g.before.roomUsed = g.before.roomUsed || g.out.n > 0
 	for from, to := 0, 0; from < g.in.n; from = to {
 		for to++; to < g.in.n && !g.behind[to]; to++ {
 		}
 		g.queue(&g.in, from, to)
 	}
-	g.out.n, g.in.n = 0, 0
+	for i, dst := range g.in.dst[:g.in.n] {
+		g.before.note(dst, g.in.bytes[i])
+	}
 	for i := 0; i < g.stores && g.err == nil; i += 2 {
 		if i+1 == g.stores {
 			g.err = g.cp.Store(g.at[i], g.value[i])
@@ -147,7 +149,10 @@ func (g *Gather) Flush() error {
 			g.err = g.cp.StoreBoth(g.at[i], g.value[i], g.at[i+1], g.value[i+1])
 		}
 	}
-	g.stores, g.used = 0, 0
+	for _, at := range g.at[:g.stores] {
+		g.before.note(gpu.Cast[byte](at), 8)
+	}
+	g.out.n, g.in.n, g.stores, g.used = 0, 0, 0, 0
 	return g.err
 }
 

@@ -16,7 +16,7 @@ import (
 const (
 	depth       = 1024      // moves on their way, a power of two
 	inlineBytes = 256       // of a move's bytes that no device reaches
-	bounceBytes = 2 << 20   // of copies within the device that are gathered, and of one's pieces
+	bounceBytes = 2 << 20   // of copies within the device that are gathered, or of a long one's two pieces
 	partBytes   = 256 << 10 // what the CPU copies at a time, at most: it bounds a pass
 	markBytes   = 64
 	longBytes   = 1 << 20 // of a copy between two devices that takes as long as its mark or longer
@@ -181,7 +181,7 @@ func (q *Queue) queue(m *Move, slot []byte) error {
 		if m.Bytes >= longBytes {
 			q.long++
 		}
-		return errors.Join(q.gather.Flush(), q.cp.Copy(to, from, m.Bytes))
+		return q.gather.Between(to, from, m.Bytes)
 	}
 	return q.gather.Copy(to, from, m.Bytes)
 }

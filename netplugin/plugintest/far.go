@@ -196,6 +196,11 @@ func (q *copies) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error {
 	return nil
 }
 
+// Through is a copy.
+func (q *copies) Through(dst, src gpu.Ptr[byte], bytes int, _ gpu.Ptr[byte], _ int, _ bool) error {
+	return q.Copy(dst, src, bytes)
+}
+
 // Reach queues a copy of nothing: nobody looks at it, and its owner may be writing there.
 func (q *copies) Reach(gpu.Ptr[byte], int) error { return q.push(item{}) }
 

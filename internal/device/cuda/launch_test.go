@@ -345,6 +345,7 @@ func TestLaunchAllocs(t *testing.T) {
 	dev := d.open(cuda.Options{})
 	s := dev.NewStream()
 	call := &kept{nothingKernel.Bind(struct{}{})}
+	mem, host := must[device.Memory](t)(dev.Alloc(64)), must[device.Memory](t)(dev.AllocHost(16))
 	resume := d.Pause() // so that nothing else runs that allocates
 	for _, g := range []device.Grid{one, {Blocks: 2, Warps: 2, Cooperative: true}} {
 		if n := testing.AllocsPerRun(100, func() { // some of them store how far the stream is
@@ -355,8 +356,17 @@ func TestLaunchAllocs(t *testing.T) {
 			t.Errorf("%+v: %v allocations a launch", g, n)
 		}
 	}
+	if n := testing.AllocsPerRun(20, func() {
+		if err := s.Through(mem.Ptr().Byte(32), mem.Ptr(), 32, host.Ptr(), 8, false); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a copy by way of the host's memory", n)
+	}
 	resume()
 	shut(t, s.Close)
+	shut(t, mem.Free)
+	shut(t, host.Free)
 	shut(t, dev.Close)
 }
 

@@ -55,7 +55,7 @@ func checkOrder(d *testing.T, devs [2]*cuda.Device) {
 			size := rapid.IntRange(0, (n-off)/2).Draw(t, "bytes")
 			v := rapid.Byte().Draw(t, "value")
 			var err error
-			switch rapid.IntRange(0, 6).Draw(t, "kind") {
+			switch rapid.IntRange(0, 7).Draw(t, "kind") {
 			case 0:
 				err = s.Fill(at.Ptr().Byte(uint64(off)), v, size)
 				copy(want[off:], bytes.Repeat([]byte{v}, size))
@@ -78,6 +78,9 @@ func checkOrder(d *testing.T, devs [2]*cuda.Device) {
 				sizes := []uint64{half, uint64(size) - half}
 				back := []gpu.Ptr[byte]{at.Ptr().Byte(uint64(off + size)), at.Ptr().Byte(uint64(off+size) + half)}
 				err = errors.Join(s.Copies(there, here, sizes), s.Copies(back, there, sizes))
+				copy(want[off+size:], bytes.Clone(want[off:off+size]))
+			case 7: // by way of the host's memory
+				err = s.Through(at.Ptr().Byte(uint64(off+size)), mem.Ptr().Byte(uint64(off)), size, host.Ptr(), 1+size/3, false)
 				copy(want[off+size:], bytes.Clone(want[off:off+size]))
 			case 4: // a stream ends and another takes its place, and its mark
 				shut(d, s.Close)
@@ -153,14 +156,23 @@ func TestLateWaiter(t *testing.T) {
 }
 
 // TestMarks: how far a stream is, is stored when somebody asks and not before, once for all that ask at one point, and every
-// 64 items by itself.
+// 64 items by itself; in a recording never.
 func TestMarks(t *testing.T) {
 	d := newDouble(t)
 	dev := d.open(cuda.Options{})
 	s := dev.NewStream()
-	resume := d.Pause()
+	mem, host := must[device.Memory](t)(dev.Alloc(8)), must[device.Memory](t)(dev.AllocHost(2))
 	marks := func() int { return d.Count("cuStreamWriteValue64_v2") }
 	before := marks()
+	g := must[device.Graph](t)(dev.Capture(func(s device.Stream) error { return s.Through(mem.Ptr().Byte(4), mem.Ptr(), 4, host.Ptr(), 1, false) }))
+	if n := marks() - before; n != 0 {
+		t.Errorf("%d marks in a recording: replays would store them where another stream has its own by then", n)
+	}
+	for _, f := range []func() error{g.Close, mem.Free, host.Free} {
+		shut(t, f)
+	}
+	resume := d.Pause()
+	before = marks()
 	launch := func(n int) {
 		for range n {
 			if err := s.Launch(nothingKernel.Bind(struct{}{}), one); err != nil {

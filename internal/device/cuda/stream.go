@@ -42,7 +42,9 @@ type stream struct {
 	param  *[1]uintptr // what cuLaunchKernel's kernelParams points at
 	both   *batch
 	copies *copyAttributes
-	err    error // sticks
+	pieces [2]uint64 // items up to the last that emptied each piece of Through; its caller is alone
+	turn   int       // which is next
+	err    error     // sticks
 	closed bool
 }
 
@@ -198,15 +200,17 @@ func (s *stream) begin() result {
 	return s.card.do(cuStreamWriteValue64, s.lane.handle, s.lane.at+begunAt, uintptr(s.queued+1), writeOrdered)
 }
 
-func (s *stream) Record() device.Event {
+func (s *stream) Record() device.Event { return &event{s, s.point()} }
+
+// point is how many items are queued, and has the stream say when they are done.
+func (s *stream) point() uint64 {
 	if s.enter() != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return &event{s, s.queued}
+		return s.queued
 	}
-	e := &event{s, s.queued}
-	r := success
-	if !s.reached(s.queued) {
+	n, r := s.queued, success
+	if !s.reached(n) && !s.recording {
 		r = s.mark()
 	}
 	s.mu.Unlock()
@@ -214,7 +218,7 @@ func (s *stream) Record() device.Event {
 	if r != success {
 		s.fail(s.card.fault(cuStreamWriteValue64, r, ""))
 	}
-	return e
+	return n
 }
 
 func (s *stream) WaitEvent(e device.Event) {
@@ -223,14 +227,19 @@ func (s *stream) WaitEvent(e device.Event) {
 		s.fail(fmt.Errorf("wait for event: it is of another device"))
 		return
 	}
-	if ev.s == s || ev.s.reached(ev.n) {
+	s.await(ev.s, ev.n)
+}
+
+// await makes later items wait for a point of another stream of the card.
+func (s *stream) await(of *stream, n uint64) {
+	if of == s || of.reached(n) {
 		return
 	}
 	if s.enter() != nil {
 		return // a stream that failed or closed says so at its next launch
 	}
-	// The mark that it waits for was queued by Record, so before this: in a hardware queue that both streams use, it goes first.
-	r := s.card.do(cuStreamWaitValue64, s.lane.handle, ev.s.lane.at, uintptr(ev.n), waitGreaterEqual)
+	// The mark that it waits for was queued by point, so before this: in a hardware queue that both streams use, it goes first.
+	r := s.card.do(cuStreamWaitValue64, s.lane.handle, of.lane.at, uintptr(n), waitGreaterEqual)
 	if err := s.leave(cuStreamWaitValue64, r, "", ""); err != nil {
 		s.fail(err)
 	}

@@ -14,7 +14,7 @@ import (
 func checkGraphs(b *bed) {
 	const n, times = 5000, 100
 	in, mid, out := b.alloc(n), b.alloc(n), b.alloc(n)
-	notes := b.keep(b.dev.AllocHost(24))
+	notes, host := b.keep(b.dev.AllocHost(24)), b.keep(b.dev.AllocHost(n))
 	note := gpu.Cast[uint64](notes.Ptr())
 	runs, wrong := b.words(6), b.words(1)
 	var recorder device.Stream
@@ -23,7 +23,7 @@ func checkGraphs(b *bed) {
 		return errors.Join(
 			s.Launch(CountKernel.Bind(CountArgs{runs.Ptr, wrong.Ptr, 3, 2}), device.Grid{Blocks: 3, Warps: 2}),
 			s.Launch(MeetKernel.Bind(MeetArgs{runs.Ptr, wrong.Ptr, 0}), device.Grid{Blocks: 1, Warps: 1, Cooperative: true}),
-			s.Copy(mid.Ptr(), in.Ptr(), n), s.Fill(mid.Ptr().Byte(1), 9, 2), s.Copy(out.Ptr(), mid.Ptr(), n),
+			s.Copy(mid.Ptr(), in.Ptr(), n), s.Fill(mid.Ptr().Byte(1), 9, 2), s.Through(out.Ptr(), mid.Ptr(), n, host.Ptr(), n/3, false),
 			s.Store(note, 5), s.StoreBoth(note.At(1), 6, note.At(2), 7))
 	})
 	if runs.get(0) != 0 || !bytes.Equal(b.bytes(out), make([]byte, n)) {

@@ -145,6 +145,21 @@ func checkCopies(b *bed) {
 			b.Errorf("a copy of %d bytes was queued", bad)
 		}
 	}
+	// By way of pinned memory, in five pieces; the second begins ahead, the third reads what that wrote.
+	third := b.alloc(n)
+	b.must(s.Fill(from.Ptr(), 7, n))
+	b.must(s.Through(to.Ptr(), from.Ptr(), n, host.Ptr(), n/4, false))
+	b.must(s.Through(both.Ptr().Byte(1), from.Ptr(), n, host.Ptr(), n/4, true))
+	b.must(s.Through(third.Ptr(), both.Ptr(), n, host.Ptr(), n/4, false))
+	b.must(b.wait(s))
+	if want := bytes.Repeat([]byte{7}, n-1); !bytes.Equal(b.bytes(to)[1:], want) || !bytes.Equal(b.bytes(third)[1:], want) {
+		b.Error("copies by way of pinned memory moved other bytes")
+	}
+	for _, bad := range [][2]int{{-1, 1}, {1, 0}, {1, -1}} {
+		if s.Through(to.Ptr(), from.Ptr(), bad[0], host.Ptr(), bad[1], false) == nil {
+			b.Errorf("%d bytes in pieces of %d were queued", bad[0], bad[1])
+		}
+	}
 	if p := gpu.Cast[uint64](host.Ptr()); s.StoreBoth(p, 1, gpu.Cast[uint64](host.Ptr().Byte(4)), 1) == nil || s.StoreBoth(gpu.Cast[uint64](host.Ptr().Byte(4)), 1, p, 1) == nil {
 		b.Error("two words, one of which is not aligned, were stored")
 	}

@@ -87,6 +87,14 @@ func (s *stream) Copies(dst, src []gpu.Ptr[byte], bytes []uint64) error {
 	return nil
 }
 
+// Through is a copy: the pieces in between would hold nothing that anybody may look at.
+func (s *stream) Through(dst, src gpu.Ptr[byte], bytes int, _ gpu.Ptr[byte], piece int, _ bool) error {
+	if err := device.ValidThrough(bytes, piece); err != nil {
+		return err
+	}
+	return s.Copy(dst, src, bytes)
+}
+
 func (s *stream) Fill(dst gpu.Ptr[byte], value byte, bytes int) error {
 	if bytes < 0 {
 		return fmt.Errorf("fill: %d bytes asked for, 0 or more are accepted", bytes)
