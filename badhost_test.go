@@ -41,6 +41,8 @@ func TestBadOptions(t *testing.T) {
 		{4, doorbell.Options{RanksPerNode: 3}, []string{"3 ranks per node", "divisor of the 4"}},
 		{4, doorbell.Options{RanksPerNode: 8}, []string{"8 ranks per node", "divisor of the 4"}},
 		{4, doorbell.Options{RanksPerNode: -1}, []string{"-1 ranks per node"}},
+		{4, doorbell.Options{LocalGPUs: 5}, []string{"4 ranks", "dealt to 5 GPUs", "1 to 4"}},
+		{4, doorbell.Options{LocalGPUs: -1}, []string{"dealt to -1 GPUs"}},
 		{2, doorbell.Options{Timeout: -time.Second}, []string{"timeout -1s", "more than 0"}},
 		{2, doorbell.Options{Net: "carrier-pigeon"}, []string{`"carrier-pigeon"`, "shm"}},
 		{2, doorbell.Options{Net: "bad+shm"}, []string{`"bad"`, "fault"}},

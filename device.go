@@ -42,6 +42,13 @@ func (p place) together(busy int) int {
 	return 0
 }
 
+// deal is which GPU a rank of this process runs on, of so many, and how many ranks do.
+func (p place) deal(rank, gpus int) (on cuda.Choice, share int) {
+	first := func(gpu int) int { return (gpu*p.ranks + gpus - 1) / gpus }
+	gpu := rank * gpus / p.ranks
+	return cuda.Index(gpu), first(gpu+1) - first(gpu)
+}
+
 // openDevice makes the rank's device. busy is how many threads of the job poll on this machine.
 func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if o.Device != "cuda" {
@@ -52,9 +59,9 @@ func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 		}
 		return soft.New(soft.Options{Allocator: p.alloc, Far: far, CrowdedProcess: process, CrowdedMachine: machine, OwnProcess: p.alloc != soft.Heap}), nil
 	}
-	local := o.LocalRank
-	if p.ranks > 1 {
-		local = 0 // ranks of one process wait for each other: they share a GPU
+	choice, share := cuda.ByLocalRank, 1
+	if p.alloc == soft.Heap {
+		choice, share = p.deal(o.Rank, o.LocalGPUs)
 	}
 	starts, err := env.CUDAStarts.Get(os.LookupEnv)
 	if err != nil {
@@ -67,7 +74,7 @@ func (o *Options) openDevice(p place, busy int) (device.Device, error) {
 	if multimem {
 		o.Log.Warn("NVLink multicast is on: it has run on no GPU, and can put GPUs out of service where their fabric is not set up for it", "variable", env.Multimem.Name())
 	}
-	d, err := cuda.Open(cuda.Options{LocalRank: local, Ranks: p.ranks, Rank: o.Rank, Starts: starts, Multimem: multimem, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
+	d, err := cuda.Open(cuda.Options{GPU: choice, LocalRank: o.LocalRank, Ranks: share, Rank: o.Rank, Starts: starts, Multimem: multimem, Shared: p.alloc == soft.Shared, Timeout: o.Timeout, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("rank %d: %w", o.Rank, err)
 	}

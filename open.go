@@ -82,8 +82,8 @@ func localRank(rank int, sameHost func(rank int) bool) (n int) {
 // that Options.Timeout is for, which may be as short as a test of deadlines wants it.
 const makeLocal = time.Minute
 
-// Local makes n ranks in this process, each with a software device of its own, or all on one GPU (Options.Device). It is the
-// way to try kernels, and to run them under the race detector.
+// Local makes n ranks in this process, each with a software device of its own, or all on one GPU (Options.Device) or dealt to
+// several (Options.LocalGPUs). It is the way to try kernels, and to run them under the race detector.
 func Local(n int, opts ...Options) ([]*Comm, error) {
 	var o Options
 	if len(opts) > 0 {
@@ -95,6 +95,9 @@ func Local(n int, opts ...Options) ([]*Comm, error) {
 	o.Rank, o.Size = 0, n
 	if err := o.check(); err != nil {
 		return nil, ofKind(ErrInvalid, err)
+	}
+	if o.LocalGPUs < 1 || o.LocalGPUs > n {
+		return nil, ofKind(ErrInvalid, fmt.Errorf("open: %d ranks to be dealt to %d GPUs, 1 to %d GPUs are accepted", n, o.LocalGPUs, n))
 	}
 	warnUnknown(o.Log)
 	groups, err := bootstrap.Local(n)

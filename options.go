@@ -32,6 +32,9 @@ type Options struct {
 	Backend string
 	// Device runs the kernels: auto or soft, goroutines; cuda, an NVIDIA GPU.
 	Device string
+	// LocalGPUs is how many GPUs the ranks of Local are dealt to, neighbours to the same one; they have to reach each other's
+	// memory where ranks store into it. 0: what DOORBELL_LOCAL_GPUS says, else 1.
+	LocalGPUs int
 	// Progress is who drives the proxy: auto, thread (a polling thread of this process) or assisted (whoever waits).
 	Progress string
 	// RanksPerNode cuts the machine into virtual nodes of so many ranks: LSA inside, network between. 0: not cut.
@@ -76,6 +79,7 @@ func (o *Options) fill(lookup env.Lookup) error {
 		err = cmp.Or(err, take(lookup, env.NIC, &o.nic))
 	}
 	err = cmp.Or(err, take(lookup, env.Device, &o.Device))
+	err = cmp.Or(err, take(lookup, env.LocalGPUs, &o.LocalGPUs))
 	err = cmp.Or(err, take(lookup, env.Progress, &o.Progress))
 	err = cmp.Or(err, take(lookup, env.Timeout, &o.Timeout))
 	err = cmp.Or(err, take(lookup, env.TCPLanes, &o.lanes))

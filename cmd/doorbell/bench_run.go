@@ -28,7 +28,7 @@ const flushBytes = 256 << 20
 func runBench(ctx context.Context, name string, cfg benchConfig) (report.Result, error) {
 	o := core.Options{
 		Net: cfg.Net, Backend: cfg.Backend, Device: cfg.Device, Progress: cfg.Progress, RanksPerNode: cfg.RanksPerNode,
-		Timeout: cfg.Timeout, Inject: cfg.Inject,
+		Timeout: cfg.Timeout, Inject: cfg.Inject, LocalGPUs: cfg.GPUs,
 	}
 	if o.Inject != "" {
 		o.Net = "fault+" + o.Net

@@ -27,6 +27,7 @@ type benchConfig struct {
 	me       *launchenv.Launch // who this process is, if a launcher started it as one rank of several
 	backend  string            // Backend, or where it is empty the environment's, which ranks find by themselves
 	Local    bool              // all ranks in this process
+	GPUs     int               // that these are dealt to; 0: the environment's choice
 	Progress string            // auto, thread or assisted
 	Bind     bool              // bind each process to a core where none polls beside it
 	Sizes    []int64           // bytes, in the order asked for; none for ll and ht
@@ -78,6 +79,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Backend      string  `json:"backend"`
 		Device       string  `json:"device"`
 		Local        bool    `json:"local"`
+		GPUs         int     `json:"gpus,omitempty"`
 		Progress     string  `json:"progress"`
 		Bind         bool    `json:"bind"`
 		Sizes        []int64 `json:"sizes,omitempty"`
@@ -103,7 +105,7 @@ func (c benchConfig) MarshalJSON() ([]byte, error) {
 		Op           string  `json:"op,omitempty"`
 		PTX          string  `json:"ptx,omitempty"`
 		Pairs        int     `json:"pairs,omitempty"`
-	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.backend, c.Device, c.Local, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
+	}{c.Ranks, hosts, c.RanksPerNode, c.Net, c.backend, c.Device, c.Local, c.GPUs, c.Progress, c.Bind, c.Sizes, c.Iters, c.Warmup, c.Seed, c.Timeout.String(),
 		on[c.LSA], windows, c.Inject, c.Tokens, c.Hidden, c.TopK, c.Experts, c.DType, c.Wire, c.Form, c.Channels, c.Ring, c.Gating, c.Routing, c.Record, c.Op, c.PTX, c.Pairs})
 }
 
@@ -119,6 +121,7 @@ func (b *benchFlags) register(f *pflag.FlagSet) {
 	f.SortFlags = false
 	b.jobFlags.register(f, b.kind.ranks)
 	f.BoolVar(&b.Local, "local", false, "run all ranks in one process")
+	f.IntVar(&b.GPUs, "gpus", 0, "with --local, deal the ranks to so many GPUs (default: DOORBELL_LOCAL_GPUS, or 1)")
 	f.StringVar(&b.Progress, "progress", "", "who drives the proxy: `auto|thread|assisted` (default: DOORBELL_PROGRESS, or auto)")
 	f.BoolVar(&b.Bind, "bind", true, "bind each rank's process to a core, in turn, unless a progress thread polls beside its kernels")
 	if b.kind.sizes != "" {
@@ -191,6 +194,9 @@ func (b *benchFlags) config(lookup env.Lookup) (benchConfig, error) {
 			return c, usagef("%w", err)
 		}
 		c.backend = by.Value
+	}
+	if c.GPUs < 0 || c.GPUs > 0 && !c.Local || c.GPUs > c.Ranks {
+		return c, usagef("--gpus %d: 1 to the %d ranks' number are accepted, with --local", c.GPUs, c.Ranks)
 	}
 	if err := oneOf("--progress", c.Progress, "auto", "thread", "assisted"); err != nil {
 		return c, err

@@ -352,6 +352,8 @@ func TestExitStatus(t *testing.T) {
 		{"bench pingpong --timeout 0s", 2, "must be positive"},
 		{"bench pingpong --plot x.pdf", 2, ".svg, .png or .html"},
 		{"bench pingpong --progress x", 2, "auto, thread, assisted"},
+		{"bench pingpong --gpus 2", 2, "--gpus 2: 1 to the 2 ranks' number are accepted, with --local"},
+		{"bench pingpong --local --gpus 3", 2, "--gpus 3: 1 to the 2 ranks'"},
 		{"bench pingpong --iters -1", 2, "--iters -1"},
 		{"bench pingpong --nodes 2", 2, "missing; all hosts say the same"},
 		{"bench pingpong --nodes 2 --local --rendezvous a:7 --token-file x", 2, "exclude each other"},

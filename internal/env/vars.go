@@ -39,6 +39,7 @@ var (
 	Backend      = stringVar("DOORBELL_GIN_BACKEND", "auto", "", "who drives the network", "auto", "proxy", "gdaki")
 	NIC          = stringVar("DOORBELL_NIC", "", "a provider's name", "NIC that kernels drive; not set: a real one that all ranks have, else with backend gdaki softnic, an emulated one")
 	Device       = stringVar("DOORBELL_DEVICE", "auto", "", "compute device", "auto", "soft", "cuda")
+	LocalGPUs    = intVar("DOORBELL_LOCAL_GPUS", "1", 1, 64, false, "GPUs that the ranks of a program that runs all of them are dealt to (Local, --local)")
 	Progress     = stringVar("DOORBELL_PROGRESS", "auto", "", "who drives the proxy: its own thread, or whoever waits", "auto", "thread", "assisted")
 	Timeout      = durationVar("DOORBELL_TIMEOUT", "100s", "deadline of every wait, on host and device, that has none of its own")
 	QueueDepth   = intVar("DOORBELL_QUEUE_DEPTH", "1024", 2, 1<<16, true, "descriptors in a queue, per context and peer")

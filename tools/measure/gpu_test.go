@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -66,18 +67,21 @@ esac`)
 	}
 }
 
-// TestOverGPUs: cases of as many ranks as there are GPUs have one each; more share one where they may, and rows say how many
-// GPUs the ranks were on.
+// TestOverGPUs: ranks of as many as there are GPUs have one each; more are dealt to several, or share one where they may, and rows
+// say how many GPUs the ranks were on.
 func TestOverGPUs(t *testing.T) {
 	for _, c := range []struct {
 		gpus             int
 		share            bool
 		processes, local int // cases
-	}{{1, false, 0, 0}, {1, true, 0, 15}, {2, false, 5, 0}, {4, true, 10, 5}, {8, false, 15, 0}, {16, true, 15, 0}} {
+	}{{1, false, 0, 0}, {1, true, 0, 27}, {2, false, 9, 18}, {4, true, 18, 9}, {8, false, 27, 0}, {16, true, 27, 0}} {
 		processes, local := 0, 0
 		for _, x := range overGPUs(c.gpus, c.share) {
 			if strings.Contains(x.ours, "--local") {
 				local++
+				if dealt := fmt.Sprintf("--gpus %d", c.gpus); strings.Contains(x.ours, dealt) != (c.gpus > 1) {
+					t.Errorf("%d GPUs: %s", c.gpus, x.ours)
+				}
 			} else {
 				processes++
 			}

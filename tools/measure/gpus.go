@@ -32,30 +32,34 @@ func onGPUs(share bool) func(gpus int) []gpuCase {
 	return func(gpus int) []gpuCase { return append(gpuCases(), overGPUs(gpus, share)...) }
 }
 
-// overGPUs are cases of 2, 4 and 8 ranks. Where there are as many GPUs, each rank is a process on one of its own; else, if they
-// may share, they are of one process on one GPU: a dry run of the same programs, in which nothing crosses between GPUs.
+// overGPUs are cases of 2, 4 and 8 ranks. Where there are as many GPUs, each rank is a process on one of its own; of fewer, but
+// several, they are dealt to these by one process; on one GPU, if they may share it, that is a dry run of the same programs, in
+// which nothing crosses between GPUs.
 func overGPUs(gpus int, share bool) (all []gpuCase) {
 	for _, ranks := range []int{2, 4, 8} {
 		flags, where := " --device cuda --timeout 5s", "a GPU each"
-		if ranks > gpus {
-			if !share {
-				break
-			}
+		switch {
+		case ranks <= gpus:
+		case gpus > 1:
+			flags, where = fmt.Sprintf("%s --gpus %d", lsaFlags, gpus), fmt.Sprintf("dealt to %d GPUs", gpus)
+		case share:
 			flags, where = lsaFlags, "one GPU shared, a dry run"
+		default:
+			continue
 		}
-		for _, c := range []struct {
-			bench, what, unit, better string
-			pick                      func(*gpuRun) float64
-		}{
-			{"pingpong --sizes 8 --lsa on", "round trip by stores", "us", "less", gpuP50},
-			{"pingpong --sizes 8", "round trip by puts", "us", "less", gpuP50},
-			{"bw --sizes 4M", "puts in flight", "GB/s", "more", gpuGBps},
-			{"alltoall --sizes 4K --lsa on", "a round by stores", "us", "less", gpuP50},
-			{"alltoall --sizes 1M --lsa on", "a round by stores", "us", "less", gpuP50},
-		} {
-			name, args, _ := strings.Cut(c.bench, " ")
-			all = append(all, gpuCase{name: fmt.Sprintf("%d ranks, %s%s", ranks, name, strings.ReplaceAll(args, "--", " ")), what: c.what + ", " + where,
-				unit: c.unit, better: c.better, ours: fmt.Sprintf("bench %s -n %d %s%s", name, ranks, args, flags), pick: c.pick})
+		add := func(bench, what, unit, better string, pick func(*gpuRun) float64, part string) {
+			name, args, _ := strings.Cut(bench, " ")
+			all = append(all, gpuCase{name: fmt.Sprintf("%d ranks, %s%s%s", ranks, name, strings.ReplaceAll(args, "--", " "), part), what: what + ", " + where,
+				unit: unit, better: better, ours: fmt.Sprintf("bench %s -n %d %s%s", name, ranks, args, flags), pick: pick})
+		}
+		add("pingpong --sizes 8 --lsa on", "round trip by stores", "us", "less", gpuP50, "")
+		add("pingpong --sizes 8", "round trip by puts", "us", "less", gpuP50, "")
+		add("bw --sizes 4M", "puts in flight", "GB/s", "more", gpuGBps, "")
+		add("alltoall --sizes 4K --lsa on", "a round by stores", "us", "less", gpuP50, "")
+		add("alltoall --sizes 1M --lsa on", "a round by stores", "us", "less", gpuP50, "")
+		for _, op := range []string{"dispatch", "combine"} {
+			add("ll --tokens 128 --experts 256 --dtype fp8", "hidden 7,168, top-8, by stores", "us", "less", labelled(op), ", "+op)
+			add("ht --tokens 1024 --experts 256", "hidden 7,168, top-8, BF16, by stores", "us", "less", labelled(op), ", "+op)
 		}
 	}
 	return all

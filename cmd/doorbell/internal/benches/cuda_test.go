@@ -20,20 +20,21 @@ import (
 	"github.com/doorbell-net/doorbell/moe"
 )
 
-// TestVerifiedOverDriver: on the cuda device every benchmark verifies, ll and ht on one rank and on several that share a GPU,
+// TestVerifiedOverDriver: on the cuda device every benchmark verifies, ll and ht on one rank and on several that share a GPU, or two,
 // inside a node and between two, over the proxy and over a NIC that kernels drive. The driver's double holds that the host
 // touches no device memory while nothing runs, and makes no call that waits for a kernel while one does.
 func TestVerifiedOverDriver(t *testing.T) {
 	cudatest.Unwatched(t)
 	cudatest.InPlace(t, func(d *cudatest.Driver) {
 		d.Set("sms", 4) // the CPU has all warps to run
+		d.Set("devices", 2)
 		for _, name := range names {
-			at := []shared{{2, 0, moe.BF16, "proxy"}}
+			at := []shared{{2, 1, 0, moe.BF16, "proxy"}}
 			if name == "ll" || name == "ht" {
-				at = []shared{{1, 0, moe.BF16, "proxy"}, {1, 0, moe.FP8, "proxy"}, {4, 0, moe.FP8, "proxy"}, {4, 2, moe.BF16, "proxy"}}
+				at = []shared{{1, 1, 0, moe.BF16, "proxy"}, {1, 1, 0, moe.FP8, "proxy"}, {4, 1, 0, moe.FP8, "proxy"}, {4, 1, 2, moe.BF16, "proxy"}, {3, 2, 0, moe.FP8, "proxy"}}
 			}
 			if name != "bw" && name != "fused" { // those have nothing of it that the others have not
-				at = append(at, shared{2, 1, moe.FP8, "gdaki"})
+				at = append(at, shared{2, 1, 1, moe.FP8, "gdaki"})
 			}
 			for _, s := range at {
 				t.Log(name, s, time.Now())
@@ -87,22 +88,22 @@ func TestDirectBetweenGPUs(t *testing.T) {
 	}, driven...)
 }
 
-// shared is how ranks share a GPU.
+// shared is how ranks share GPUs.
 type shared struct {
-	ranks, perNode int
-	format         moe.Format
-	backend        string
+	ranks, gpus, perNode int
+	format               moe.Format
+	backend              string
 }
 
 func verifiedOverDriver(t *testing.T, name string, s shared) {
 	cfg := small(true)
 	cfg.Iters, cfg.Flush, cfg.Hidden, cfg.Format = 8, 1<<14, 256, s.format
-	r, err := runAll(t, name, s.ranks, doorbell.Options{Device: "cuda", RanksPerNode: s.perNode, Backend: s.backend}, sized(name, cfg))
+	r, err := runAll(t, name, s.ranks, doorbell.Options{Device: "cuda", LocalGPUs: s.gpus, RanksPerNode: s.perNode, Backend: s.backend}, sized(name, cfg))
 	if err != nil || !r.Verified || len(r.Rows) == 0 {
 		t.Errorf("%s, %+v: verified %v: %q %v", name, s, r.Verified, r.Error, err)
 	}
 	for _, row := range r.Rows {
-		if row.CheckedBytes == 0 || row.Iters == 0 || row.Device != "cuda" || s.backend == "gdaki" && row.NIC != "softnic" || row.MoE != nil && (row.MoE.Clock != "device" || row.P50US <= 0) {
+		if row.CheckedBytes == 0 || row.Iters == 0 || row.GPUs != s.gpus || row.Device != "cuda" || s.backend == "gdaki" && row.NIC != "softnic" || row.MoE != nil && (row.MoE.Clock != "device" || row.P50US <= 0) {
 			t.Errorf("%s, %+v: row proves nothing: %+v", name, s, row)
 		}
 	}

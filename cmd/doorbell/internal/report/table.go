@@ -178,7 +178,7 @@ func (r Result) Notes() []string {
 		notes = append(notes, "emulated NIC: a program read the work queues that kernels wrote; these are figures of no NIC, and none to compare with the proxy's")
 	}
 	if some.gpus {
-		notes = append(notes, "emulated GPUs: ranks share one, with its memory between them and its multiprocessors dealt out")
+		notes = append(notes, "emulated GPUs: several ranks share one, with its memory between them and its multiprocessors dealt out")
 	}
 	return notes
 }
