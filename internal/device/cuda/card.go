@@ -134,6 +134,15 @@ func attach(d *driver, index, count int, o *Options) (*card, error) {
 	return c, nil
 }
 
+// hold has the card stay for one more user of its memory, which lets go of it by detach.
+func (c *card) hold() {
+	cards.Lock()
+	defer cards.Unlock()
+	c.mu.Lock()
+	c.refs++
+	c.mu.Unlock()
+}
+
 // prepare makes what all ranks on the card share.
 func (c *card) prepare(o *Options, out *outs) error {
 	if r := c.do(cuCtxGetStreamPriorityRange, out.at(1), out.at(0)); r != success {
@@ -148,7 +157,8 @@ func (c *card) prepare(o *Options, out *outs) error {
 	return c.layLanes(o.Ranks, o.Timeout)
 }
 
-// detach closes the card for one rank. The last one ends the context, and with it all that was taken there.
+// detach closes the card for one rank, or for one that holds memory of it. The last one ends the context, and with it all that
+// was taken there.
 func (c *card) detach() error {
 	cards.Lock()
 	defer cards.Unlock()

@@ -175,8 +175,12 @@ func (d *Device) pinOwn(b *block) error {
 	return nil
 }
 
-// own makes a rank one more user of a block.
+// own makes a rank one more user of a block, and of its GPU where that is another one than the rank's: what is taken there is given
+// back there.
 func (d *Device) own(b *block) *memory {
+	if b.card != d.card {
+		b.card.hold()
+	}
 	b.users.Add(1)
 	d.live.Add(1)
 	return &memory{dev: d, block: b, bytes: b.bytes}
@@ -279,10 +283,14 @@ func (m *memory) Free() error {
 	}
 	m.dev.live.Add(-1)
 	b := m.block
-	if b.users.Add(-1) > 0 {
-		return nil
+	var err error
+	if b.users.Add(-1) == 0 {
+		err = b.card.discard(b.end)
 	}
-	if err := b.card.discard(b.end); err != nil {
+	if b.card != m.dev.card {
+		err = errors.Join(err, b.card.detach())
+	}
+	if err != nil {
 		return fmt.Errorf("free: %w", err)
 	}
 	return nil

@@ -148,3 +148,28 @@ func TestImportBetweenGPUs(t *testing.T) {
 	shut(t, a.Close)
 	shut(t, b.Close)
 }
+
+// TestImportOutlivesRank: memory that a rank on another GPU imported stays, and the GPU with it, when the rank that took it has
+// closed.
+func TestImportOutlivesRank(t *testing.T) {
+	d := newDouble(t)
+	d.Set("devices", 2)
+	a, b := d.open(cuda.Options{}), d.open(cuda.Options{LocalRank: 1})
+	m, host := must[device.Memory](t)(a.Alloc(100)), must[device.Memory](t)(a.AllocHost(100))
+	n, near := must[device.Memory](t)(b.Import(m.Handle())), must[device.Memory](t)(b.Import(host.Handle()))
+	shut(t, m.Free)
+	shut(t, host.Free)
+	shut(t, a.Close)
+	if n := d.Count("cuDevicePrimaryCtxRelease_v2"); n != 0 {
+		t.Errorf("%d contexts ended under memory that is in use", n)
+	}
+	shut(t, n.Free)
+	if n := d.Count("cuDevicePrimaryCtxRelease_v2"); n != 0 {
+		t.Errorf("%d contexts ended under pinned memory that is in use", n)
+	}
+	shut(t, near.Free)
+	if n := d.Count("cuDevicePrimaryCtxRelease_v2"); n != 1 {
+		t.Errorf("%d contexts ended with the last memory in use, want 1", n)
+	}
+	shut(t, b.Close) // and the double holds that nothing is left
+}
