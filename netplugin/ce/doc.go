@@ -12,6 +12,6 @@
 //
 // What one call of Post brings is handed to the device together (dma.Gather), many small rows by two calls of the driver.
 //
-// No kernel is launched and no driver call made that could wait for one: a copy within the device would be a kernel of the
-// driver, so it goes through pinned memory of the host, by two copies.
+// No kernel is launched and no driver call made that could wait for one: a copy within a device would be a kernel of the
+// driver, so it goes through pinned memory of the host, by two copies. One between two devices is one copy.
 package ce

@@ -48,11 +48,12 @@ func (Plugin) Open(c netplugin.Config) (netplugin.Endpoint, error) {
 
 // region is memory of a peer.
 type region struct {
-	peer int32
-	host []byte // nil where the CPU does not reach it
-	dev  gpu.Ptr[byte]
-	size uint64
-	sigs *signals
+	peer      int32
+	host      []byte // nil where the CPU does not reach it
+	dev       gpu.Ptr[byte]
+	elsewhere bool // on another device (netplugin.Key)
+	size      uint64
+	sigs      *signals
 }
 
 type endpoint struct {
@@ -141,7 +142,12 @@ func (e *endpoint) Import(peer int, k netplugin.Key) (netplugin.Region, error) {
 	case k.Size < 0 || k.Map != nil && len(k.Map) != k.Size || k.Map == nil && k.Dev.IsNil():
 		return refuse("%d of its %d bytes are mapped, device address %v; ce reaches memory of this process", len(k.Map), k.Size, !k.Dev.IsNil())
 	}
-	r := region{peer: int32(peer), host: k.Map, dev: k.Dev, size: uint64(k.Size)}
+	r := region{peer: int32(peer), host: k.Map, dev: k.Dev, elsewhere: k.Elsewhere, size: uint64(k.Size)}
+	if k.Elsewhere { // from where the peer puts into windows here
+		if err := e.own.reach(k.Dev, k.Size); err != nil {
+			return refuse("%v", err)
+		}
+	}
 	if r.dev.IsNil() {
 		r.dev = gpu.PtrOf(k.Map)
 	}

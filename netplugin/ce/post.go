@@ -119,7 +119,7 @@ func (e *endpoint) move(t *target, op *netplugin.Op, dst *region, n int, word gp
 		case byCPU:
 			copy(op.Data, dst.host[op.DstOff:])
 		default:
-			if err := t.queue(op, dst.dev.Byte(op.DstOff), dst.host != nil, n); err != nil {
+			if err := t.queue(op, dst, n); err != nil {
 				return true, err
 			}
 			queued = true
@@ -164,9 +164,9 @@ func isWord(op *netplugin.Op, to gpu.Ptr[byte]) bool {
 	return op.Kind == netplugin.Put && len(op.Data) == 8 && op.Src.IsNil() && to.Addr()&7 == 0
 }
 
-// queue gathers the copies of an operation between memory of the target at far and what the operation names.
-func (t *target) queue(op *netplugin.Op, far gpu.Ptr[byte], farHost bool, n int) error {
-	near, nearHost := op.Src, false
+// queue gathers the copies of an operation between memory of the target and what the operation names.
+func (t *target) queue(op *netplugin.Op, of *region, n int) error {
+	far, near, nearHost := of.dev.Byte(op.DstOff), op.Src, false
 	if op.Data != nil {
 		if isWord(op, far) {
 			return t.gather.Store(gpu.Cast[uint64](far), binary.LittleEndian.Uint64(op.Data))
@@ -182,8 +182,11 @@ func (t *target) queue(op *netplugin.Op, far gpu.Ptr[byte], farHost bool, n int)
 	if op.Kind == netplugin.Get {
 		dst, src = near, far
 	}
-	if nearHost || farHost {
+	switch {
+	case nearHost || of.host != nil:
 		return t.gather.Copy(dst, src, n)
+	case of.elsewhere:
+		return t.gather.Between(dst, src, n)
 	}
 	return t.gather.Within(dst, src, n)
 }

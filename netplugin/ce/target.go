@@ -89,6 +89,13 @@ func (t *target) inlineSlot(n uint64) []byte {
 	return t.pinned[at : at+inlineBytes]
 }
 
+// reach prepares for copies from and to memory of another device.
+func (t *target) reach(far gpu.Ptr[byte], bytes int) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cp.Reach(far, bytes)
+}
+
 // leave gives the lock back, and queues what was gathered before. Poll tells of an error.
 func (t *target) leave() {
 	_ = t.gather.Flush()

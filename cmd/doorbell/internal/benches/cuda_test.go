@@ -44,8 +44,9 @@ func TestVerifiedOverDriver(t *testing.T) {
 	}, driven...)
 }
 
-// TestDirectBetweenGPUs: puts between device windows of ranks as processes have them, all verified. Where the ranks have a GPU
-// each they are copied from the one to the other; where they share one nothing is copied within it, but what makes streams ready.
+// TestDirectBetweenGPUs: puts between device windows of ranks as processes have them, and of ranks of one process, all verified.
+// Where the ranks have a GPU each they are copied from the one to the other; where they share one nothing is copied within it, but
+// what makes streams ready.
 func TestDirectBetweenGPUs(t *testing.T) {
 	cudatest.Unwatched(t)
 	cudatest.InPlace(t, func(d *cudatest.Driver) {
@@ -69,23 +70,34 @@ func TestDirectBetweenGPUs(t *testing.T) {
 			if ranks.Wait(); errors.Join(errs...) != nil {
 				t.Fatal(errors.Join(errs...))
 			}
-			within, between := d.Count("copies within"), d.Count("copies between")
-			r, err := runOn(comms, "bw", cfg)
-			if err != nil || !r.Verified {
-				t.Fatalf("%d GPUs: verified %v: %q %v", gpus, r.Verified, r.Error, err)
+			direct(t, d, gpus, comms, cfg)
+			comms, err = doorbell.Local(2, doorbell.Options{Device: "cuda", LocalGPUs: gpus, Timeout: 10 * time.Second})
+			if err != nil {
+				t.Fatal(err)
 			}
-			if row := r.Rows[0]; row.GPUs != gpus || row.Emulated != (gpus == 1) {
-				t.Errorf("%d GPUs: the row says %d, emulated: %v", gpus, row.GPUs, row.Emulated)
-			}
-			within, between = d.Count("copies within")-within, d.Count("copies between")-between
-			if direct := between >= cfg.Iters; within != 0 || direct != (gpus == 2) {
-				t.Errorf("%d GPUs: %d copies within them, %d between them", gpus, within, between)
-			}
+			direct(t, d, gpus, comms, cfg)
 			if err := first.Close(); err != nil {
 				t.Error(err)
 			}
 		}
 	}, driven...)
+}
+
+// direct has two ranks on so many GPUs put, and looks at what was copied.
+func direct(t *testing.T, d *cudatest.Driver, gpus int, comms []*doorbell.Comm, cfg Config) {
+	t.Helper()
+	within, between := d.Count("copies within"), d.Count("copies between")
+	r, err := runOn(comms, "bw", cfg)
+	if err != nil || !r.Verified {
+		t.Fatalf("%d GPUs: verified %v: %q %v", gpus, r.Verified, r.Error, err)
+	}
+	if row := r.Rows[0]; row.GPUs != gpus || row.Emulated != (gpus == 1) {
+		t.Errorf("%d GPUs: the row says %d, emulated: %v", gpus, row.GPUs, row.Emulated)
+	}
+	within, between = d.Count("copies within")-within, d.Count("copies between")-between
+	if direct := between >= cfg.Iters; within != 0 || direct != (gpus == 2) {
+		t.Errorf("%d GPUs: %d copies within them, %d between them", gpus, within, between)
+	}
 }
 
 // shared is how ranks share GPUs.

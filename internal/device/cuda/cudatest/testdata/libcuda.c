@@ -367,7 +367,7 @@ R cuDeviceCanAccessPeer(int* v, int a, int b) { BEGIN(0); *v = conf.peer && a !=
 R cuDevicePrimaryCtxRetain(struct ctx** c, int d) {
 	BEGIN(0);
 	if (sticky) return leave(sticky);
-	contexts[d].refs++;
+	contexts[d].dev = d, contexts[d].refs++;
 	*c = &contexts[d];
 	END;
 }
