@@ -36,16 +36,20 @@ static R sticky;        // of the process
 static u64 used;        // device memory
 static u64 waited;      // calls that waited for a kernel
 static u64 null_stream; // uses of the NULL stream, and of streams that were destroyed
-static u64 running;     // kernels under way
 static u64 reaching;    // kernels and copies under way
 static u64 streams;     // not destroyed
 static u64 within;      // copies within the device memory of a GPU, which a kernel may do
 static u64 between;     // copies from one GPU's device memory to another's
-static u64 stack;       // bytes of local memory a thread that the context holds
 static char environment[256];
 static u64 host_table;  // the address that a module of a checked build was given last
 
-struct ctx { int dev, refs; };
+// ctx is a GPU's primary context. Its calls wait for its own kernels alone.
+struct ctx {
+	int dev, refs;
+	unsigned peers; // GPUs whose memory it reaches
+	u64 running;    // kernels under way
+	u64 stack;      // bytes of local memory a thread that it holds
+};
 static struct ctx contexts[8];
 
 // A mem's kind: of cuMemAlloc, of cuMemHostAlloc, registered, reserved without anything there, mapped, and mapped with access.
@@ -61,7 +65,7 @@ enum { GRAIN = 2 << 20 };
 
 struct module { struct module* next; int entries; struct entry { char name[128]; u64 args; struct module* m; } entry[64]; };
 
-struct op { int kind; u64 a, b, n; struct entry* k; unsigned blocks, threads; int cooperative; char args[4096]; struct op* next; };
+struct op { int kind; u64 a, b, n; struct ctx* ctx; struct entry* k; unsigned blocks, threads; int cooperative; char args[4096]; struct op* next; };
 struct stream { struct op *head, *tail; int ending; pthread_t thread; struct stream* next; int pending; struct graph* recording; };
 struct graph { int broken, n; struct op ops[256]; };
 static u64 graphs; // recorded and made
@@ -132,16 +136,16 @@ static R leave(R r) { pthread_mutex_unlock(&mu); return r; }
 // wait_for_kernels is what calls do that wait for them: thirty seconds at most.
 static void wait_for_kernels(void) {
 	struct timespec t;
-	if (!running) return;
+	if (!current->running) return;
 	waited++;
-	for (deadline(&t, 30000); running && !pthread_cond_timedwait(&turn, &mu, &t);) {}
+	for (deadline(&t, 30000); current->running && !pthread_cond_timedwait(&turn, &mu, &t);) {}
 }
 
 void double_reset(void) {
 	pthread_mutex_lock(&mu);
 	memset(&conf, 0, sizeof conf);
 	conf.devices = 1, conf.version = 12090, conf.memory = 1ull << 30, conf.peer = 1, conf.warp = 32, conf.streammem = 1, conf.sms = 8, conf.vmm = 1, conf.multicast = 1, conf.rdma = 1;
-	sticky = 0, waited = 0, null_stream = 0, stack = 1024, host_table = 0;
+	sticky = 0, waited = 0, null_stream = 0, host_table = 0;
 	memset(counts, 0, sizeof counts);
 	pthread_mutex_unlock(&mu);
 }
@@ -172,13 +176,13 @@ u64 double_count(const char* what) {
 	if (!strcmp(what, "waited")) n = waited;
 	else if (!strcmp(what, "null stream")) n = null_stream;
 	else if (!strcmp(what, "used")) n = used;
-	else if (!strcmp(what, "running")) n = running;
+	else if (!strcmp(what, "running")) for (unsigned i = 0; i < sizeof contexts / sizeof *contexts; i++) n += contexts[i].running;
 	else if (!strcmp(what, "handles")) n = handles;
 	else if (!strcmp(what, "graphs")) n = graphs;
 	else if (!strcmp(what, "streams")) n = streams;
 	else if (!strcmp(what, "copies within")) n = within;
 	else if (!strcmp(what, "copies between")) n = between;
-	else if (!strcmp(what, "stack")) n = stack;
+	else if (!strcmp(what, "stack")) n = contexts[0].stack;
 	else if (!strcmp(what, "host table")) n = host_table;
 	else if (!strcmp(what, "memories")) for (struct mem* m = memories; m; m = m->next) n++;
 	else n = count(what)->calls;
@@ -228,14 +232,14 @@ static void run_kernel(struct op* o) {
 	if (!strcmp(o->k->name, "DoorbellWarm")) return; // it does nothing, and no test has it
 	struct job j = {.id = next_id++, .op = o, .next = jobs};
 	jobs = &j;
-	running++;
+	o->ctx->running++;
 	reach(1);
 	pthread_cond_broadcast(&turn);
 	while (!j.done) pthread_cond_wait(&turn, &mu);
 	for (struct job** p = &jobs; *p; p = &(*p)->next)
 		if (*p == &j) { *p = j.next; break; }
 	reach(-1);
-	running--;
+	o->ctx->running--;
 }
 
 // on_device says whether a word is of device memory. One of the host's is reached without it: who waits for that may look at
@@ -367,7 +371,7 @@ R cuDeviceCanAccessPeer(int* v, int a, int b) { BEGIN(0); *v = conf.peer && a !=
 R cuDevicePrimaryCtxRetain(struct ctx** c, int d) {
 	BEGIN(0);
 	if (sticky) return leave(sticky);
-	contexts[d].dev = d, contexts[d].refs++;
+	if (!contexts[d].refs++) contexts[d] = (struct ctx){.dev = d, .refs = 1, .stack = 1024};
 	*c = &contexts[d];
 	END;
 }
@@ -386,16 +390,17 @@ R cuDevicePrimaryCtxRelease_v2(int d) {
 }
 R cuCtxSetCurrent(struct ctx* c) { current = c; return OK; } // on each call's way: not counted
 R cuCtxEnablePeerAccess(struct ctx* c, unsigned f) {
-	static int enabled;
 	BEGIN(1);
 	wait_for_kernels();
 	if (f || !c->refs) return leave(INVALID);
-	return leave(enabled++ ? PEER_TWICE : OK);
+	if (current->peers & 1u << c->dev) return leave(PEER_TWICE);
+	current->peers |= 1u << c->dev;
+	END;
 }
 R cuCtxGetStreamPriorityRange(int* least, int* greatest) { BEGIN(1); *least = 0, *greatest = -5; END; }
 
-R cuCtxGetLimit(u64* n, int limit) { BEGIN(1); *n = stack; return leave(limit ? INVALID : OK); }
-R cuCtxSetLimit(int limit, u64 n) { BEGIN(1); wait_for_kernels(); stack = n; return leave(limit ? INVALID : OK); }
+R cuCtxGetLimit(u64* n, int limit) { BEGIN(1); *n = current->stack; return leave(limit ? INVALID : OK); }
+R cuCtxSetLimit(int limit, u64 n) { BEGIN(1); wait_for_kernels(); current->stack = n; return leave(limit ? INVALID : OK); }
 
 // A link's code is its PTX.
 struct link {
@@ -722,11 +727,11 @@ R cuMemsetD8Async(u64 dst, unsigned char v, u64 n, struct stream* s) { BEGIN(1);
 static R launch(struct entry* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, struct stream* s, void** params, int cooperative) {
 	if (!f || !gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared || f->args > 4096) return INVALID;
 	if (cooperative && gx > conf.sms * (2048 / bx < 32 ? 2048 / bx : 32)) return TOO_LARGE;
-	if ((u64)local(f) > stack) { // the GPU waits for what runs before it has more
-		waited += running > 0;
-		stack = (u64)local(f);
+	if ((u64)local(f) > current->stack) { // the GPU waits for what runs before it has more
+		waited += current->running > 0;
+		current->stack = (u64)local(f);
 	}
-	struct op o = {.kind = KERNEL, .k = f, .blocks = gx, .threads = bx, .cooperative = cooperative};
+	struct op o = {.kind = KERNEL, .ctx = current, .k = f, .blocks = gx, .threads = bx, .cooperative = cooperative};
 	if (f->args) memcpy(o.args, params[0], f->args);
 	return push(s, o);
 }
