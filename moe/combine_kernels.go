@@ -166,11 +166,14 @@ func (a *llOp) addUp(t gpu.Thread) {
 		a.awaitRanks(t)
 	}
 	for token := t.Block(); token < a.now.Tokens; token += t.Blocks() {
-		w := a.weigh(t, token)
-		lost := false
-		for k := t.Index(); k < a.TopK && !lost; k += t.Threads() {
-			e := a.expert(token*a.TopK + k)
-			lost = e >= 0 && !a.answered(t, e)
+		w, lost := a.weigh(t, token), false
+		if gpu.WarpSize > 1 {
+			lost = t.Warp() == 0 && w.e >= 0 && !a.answered(t, w.e)
+		} else {
+			for k := t.Index(); k < a.TopK && !lost; k += t.Threads() {
+				e := a.expert(token*a.TopK + k)
+				lost = e >= 0 && !a.answered(t, e)
+			}
 		}
 		if t.AnyOfBlock(lost) { // what else has failed makes no answer of these wrong, and to look would be a trip to memory for each token
 			return
@@ -209,8 +212,9 @@ func (a *llOp) answered(t gpu.Thread, e int32) bool {
 	return s == gin.OK
 }
 
-// weighed is the weight of the selection with this lane's number, 0 for none, and which lanes have one.
+// weighed is the expert of the selection with this lane's number, -1 for none, its weight, 0 for none, and which lanes have one.
 type weighed struct {
+	e   int32
 	w   float32
 	all uint32
 }
@@ -221,11 +225,13 @@ func (a *llOp) weigh(t gpu.Thread, token int32) (w weighed) {
 	if gpu.WarpSize == 1 {
 		return w
 	}
-	has, i := false, token*a.TopK+t.Lane()
-	if t.Lane() < a.TopK && a.expert(i) >= 0 {
-		has, w.w = true, a.Weights.At(int(i)).Load()
+	w.e = -1
+	if i := token*a.TopK + t.Lane(); t.Lane() < a.TopK {
+		if w.e = a.expert(i); w.e >= 0 {
+			w.w = a.Weights.At(int(i)).Load()
+		}
 	}
-	w.all = gpu.Ballot(t, has)
+	w.all = gpu.Ballot(t, w.e >= 0)
 	return w
 }
 
