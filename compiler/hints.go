@@ -28,11 +28,20 @@ func (e *emitter) loadOnce(in *ssa.Call, _ *ssa.Function) string {
 	if e.once() == "cs" {
 		hint = "cs.nc"
 	}
-	four := e.ins(`call { i32, i32, i32, i32 } asm "ld.global.%s.v4.u32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l"(ptr addrspace(1) %s) #3`,
-		hint, e.global(in, 16))
+	return e.four(in, `asm "ld.global.`+hint+`.v4.u32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l"`)
+}
+
+// loadEarly has an order, the least there is, since ptxas puts off one that has none.
+func (e *emitter) loadEarly(in *ssa.Call, _ *ssa.Function) string {
+	return e.four(in, `asm sideeffect "ld.relaxed.cta.global.v4.u32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l,~{memory}"`)
+}
+
+// four is the 16 bytes that inline PTX loads from a call's Ptr.
+func (e *emitter) four(in *ssa.Call, asm string) string {
+	words := e.ins("call { i32, i32, i32, i32 } %s(ptr addrspace(1) %s) #3", asm, e.global(in, 16))
 	agg, llt := "poison", e.memOf(in.Type())
 	for i := range 4 {
-		agg = e.ins("insertvalue %s %s, i32 %s, %d", llt, agg, e.ins("extractvalue { i32, i32, i32, i32 } %s, %d", four, i), i)
+		agg = e.ins("insertvalue %s %s, i32 %s, %d", llt, agg, e.ins("extractvalue { i32, i32, i32, i32 } %s, %d", words, i), i)
 	}
 	return agg
 }

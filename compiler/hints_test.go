@@ -19,6 +19,14 @@ func Once(t gpu.Thread, a A) {
 }
 
 //gpu:kernel
+func Early(t gpu.Thread, a A) {
+	v := gpu.LoadEarly(a.V)
+	if gpu.Load(a.Out, gpu.Relaxed, gpu.ScopeSys) != 0 {
+		a.V.At(1).Store(v)
+	}
+}
+
+//gpu:kernel
 func Votes(t gpu.Thread, a A) {
 	m := gpu.Match(t, a.N) + gpu.Match(t, a.Wide+int64(t.Lane()))
 	if gpu.Elect(t) {
@@ -83,6 +91,7 @@ func TestHints(t *testing.T) {
 	}{
 		{"sm_70", "", map[string][]string{
 			"Once":  {`prefetch\.global\.L2 \[%rd\d+\]`, `ld\.global\.cs\.nc\.v4\.u32 `, `st\.global\.cs\.v4\.u32 `},
+			"Early": {`(?s)ld\.relaxed\.cta\.global\.v4\.u32 .*ld\.relaxed\.sys\.`},
 			"Votes": {`match\.any\.sync\.b32 `, `match\.any\.sync\.b64 `, `%tid\.x`},
 			"Meet":  {`bar\.sync %r\d+, %r\d+`, `, 64;`, `bar\.red\.or\.pred q, 0, p;`},
 		}},

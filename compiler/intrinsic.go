@@ -65,7 +65,7 @@ func init() { // sharedOf asks for the names itself, which a plain initialisatio
 
 		"PtrTo": (*emitter).sameAddress, "Cast": (*emitter).sameAddress, "Ptr.Raw": (*emitter).sameAddress, "PtrOf": (*emitter).ptrOf,
 		"Ptr.At": (*emitter).ptrAt, "Ptr.Byte": (*emitter).ptrByte, "Ptr.Load": (*emitter).plainLoad, "Ptr.Store": (*emitter).plainStore,
-		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "Prefetch": (*emitter).prefetch, "SizeOf": (*emitter).sizeOf,
+		"Ptr.IsNil": (*emitter).isNil, "Ptr.Addr": (*emitter).addr, "Slice": (*emitter).sliceOf, "LoadNC": (*emitter).loadNC, "LoadEarly": (*emitter).loadEarly, "LoadOnce": (*emitter).loadOnce, "StoreOnce": (*emitter).storeOnce, "Prefetch": (*emitter).prefetch, "SizeOf": (*emitter).sizeOf,
 	}
 }
 

@@ -14,6 +14,10 @@ type U32x2 [2]uint32
 // not coherent).
 func LoadNC(p Ptr[U32x4]) U32x4 { return p.Load() }
 
+// LoadEarly is p.Load() where it stands. A GPU's compilers put off a plain load until its value is used: one that is to be on its
+// way while something else is looked at takes part in no order either, but keeps its place.
+func LoadEarly(p Ptr[U32x4]) U32x4 { return p.Load() }
+
 // CopyWarp copies bytes from src to dst with all lanes of the calling warp, plain accesses, 16 at a time where both
 // are multiples of 16. The areas do not overlap. Nothing is ordered; follow it with a release.
 func CopyWarp(t Thread, dst, src Ptr[byte], bytes uint64) {

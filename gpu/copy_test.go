@@ -69,7 +69,7 @@ func TestVectors(t *testing.T) {
 		b[i] = byte(i)
 	}
 	p := gpu.Cast[gpu.U32x4](gpu.PtrOf(b))
-	if v := gpu.LoadNC(p.At(1)); v != p.At(1).Load() || v != (gpu.U32x4{0x13121110, 0x17161514, 0x1b1a1918, 0x1f1e1d1c}) {
+	if v := gpu.LoadNC(p.At(1)); v != p.At(1).Load() || v != gpu.LoadEarly(p.At(1)) || v != (gpu.U32x4{0x13121110, 0x17161514, 0x1b1a1918, 0x1f1e1d1c}) {
 		t.Errorf("16 bytes were loaded as %#x", v)
 	}
 	gpu.Cast[gpu.U32x2](p).At(7).Store(gpu.U32x2{1, 2})

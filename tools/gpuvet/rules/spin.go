@@ -11,7 +11,7 @@ import (
 // quiet are the functions of the vocabulary that write nothing that a loop could wait for.
 var quiet = map[string]bool{
 	"Ptr.Load": true, "Ptr.At": true, "Ptr.Byte": true, "Ptr.Raw": true, "Ptr.IsNil": true, "Ptr.Addr": true, "PtrTo": true, "Cast": true, "Slice": true,
-	"LoadNC": true, "LoadOnce": true, "Prefetch": true, "SizeOf": true, "Load": true, "Fence": true, "Thread.Clock": true, "Thread.Idle": true, "Thread.Relax": true, "Thread.Lane": true,
+	"LoadNC": true, "LoadEarly": true, "LoadOnce": true, "Prefetch": true, "SizeOf": true, "Load": true, "Fence": true, "Thread.Clock": true, "Thread.Idle": true, "Thread.Relax": true, "Thread.Lane": true,
 	"Thread.Warp": true, "Thread.Index": true,
 }
 
@@ -95,7 +95,7 @@ func plain(v ssa.Value, in map[*ssa.BasicBlock]bool, changed map[ssa.Value]bool)
 		}
 	case *ssa.Call:
 		switch word(x) {
-		case "Ptr.Load", "LoadNC", "LoadOnce":
+		case "Ptr.Load", "LoadNC", "LoadEarly", "LoadOnce":
 			load = x
 		case "Ptr.At", "Ptr.Byte", "Ptr.Raw", "Ptr.IsNil", "Ptr.Addr", "PtrTo", "Cast", "Slice", "SizeOf", "Thread.Lane", "Thread.Warp", "Thread.Index":
 		default:
