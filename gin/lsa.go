@@ -37,6 +37,9 @@ func partOf(w *Window, lsaPeer int32, off, bytes uint64) (base gpu.Ptr[byte], ok
 	return base, gen == w.Gen && inBounds(off, bytes, size)
 }
 
+// atOnce is how many times 16 bytes each thread of a short put has on their way.
+const atOnce = 4
+
 // LSAPut copies bytes at src into (dst, dstOff) of an LSA peer by stores of the threads that take part. It returns
 // when they are issued; a later LSASignal of the same threads, or a barrier, makes them visible at the peer. Invalid:
 // a peer that is not in the LSA team, a window that is not registered, an offset and size past its end. What is at src may
@@ -45,30 +48,45 @@ func (c *Context) LSAPut(co Coop, lsaPeer int32, dst Window, dstOff uint64, src 
 	if !c.stores(lsaPeer, &dst) {
 		return Invalid
 	}
-	// Of what is short each thread has 16 bytes at most. They are on their way while the window is looked at (see early), and come
-	// first, since what hangs on a condition is put behind the rest's arrival.
+	// What is short is on its way while the window is looked at (see early), and comes first, since what hangs on a condition is put
+	// behind the rest's arrival.
 	i, threads := co.index()
-	aligned := uint64(15)
-	if bytes <= 8 {
-		aligned = 7
-	}
-	short := bytes&7 == 0 && bytes <= 16*threads && (src.Addr()|dstOff)&aligned == 0 && c.dc.Inject == abi.InjectNone
-	one, two, low, high := short && i < (bytes+8)/16, short && i < bytes/16, uint64(0), uint64(0)
-	if one {
-		low = early(gpu.Cast[uint64](src.Byte(16 * i)))
-	}
-	if two {
-		high = early(gpu.Cast[uint64](src.Byte(16*i + 8)))
+	offs, whole := src.Addr()|dstOff, c.dc.Inject == abi.InjectNone
+	switch {
+	case whole && bytes == 8 && offs&7 == 0:
+		word := early(gpu.Cast[uint64](src))
+		base, ok := partOf(&dst, lsaPeer, dstOff, bytes)
+		if ok && base.Addr()&7 == 0 {
+			if i == 0 {
+				gpu.Cast[uint64](base.Byte(dstOff)).Store(word)
+			}
+			return OK
+		}
+	case whole && bytes&15 == 0 && bytes <= 16*atOnce*threads && offs&15 == 0:
+		// Each warp has a piece of its own: so all addresses of a thread are one and a constant.
+		lanes := uint32(gpu.WarpSize)
+		if co.alone() {
+			lanes = 1
+		}
+		lane := uint32(i) & (lanes - 1)
+		first := 16 * (atOnce*(uint32(i)-lane) + lane)
+		var v [atOnce]gpu.U32x4
+		for k := range v {
+			if at := first + 16*lanes*uint32(k); at < uint32(bytes) {
+				v[k] = gpu.LoadEarly(gpu.Cast[gpu.U32x4](src.Byte(uint64(at))))
+			}
+		}
+		base, ok := partOf(&dst, lsaPeer, dstOff, bytes)
+		if ok && base.Addr()&15 == 0 {
+			for k := range v {
+				if at := first + 16*lanes*uint32(k); at < uint32(bytes) {
+					gpu.Cast[gpu.U32x4](base.Byte(dstOff + uint64(at))).Store(v[k])
+				}
+			}
+			return OK
+		}
 	}
 	base, ok := partOf(&dst, lsaPeer, dstOff, bytes)
-	if ok && short && base.Addr()&15 == 0 {
-		if two {
-			gpu.Cast[gpu.U32x4](base.Byte(dstOff + 16*i)).Store(gpu.U32x4{uint32(low), uint32(low >> 32), uint32(high), uint32(high >> 32)})
-		} else if one {
-			gpu.Cast[uint64](base.Byte(dstOff + 16*i)).Store(low)
-		}
-		return OK
-	}
 	if !ok {
 		return Invalid
 	}
@@ -123,13 +141,22 @@ func (c *Context) LSASignal(co Coop, lsaPeer, id int32, v uint64) Status {
 		return Invalid
 	}
 	if raises {
-		if c.dc.Inject == abi.InjectDoubleSignal && v != 0 && c.injectNow() {
-			v += v
-		}
 		if c.near != lsaPeer+1 {
-			c.near, c.nearLSA = lsaPeer+1, c.dc.PeerLSA.At(int(lsaPeer)).Load()
+			v = c.turnTo(lsaPeer, v)
 		}
 		gpu.AtomicAdd(c.nearLSA.At(c.word(id)), v, gpu.Release, gpu.ScopeSys)
 	}
 	return OK
+}
+
+// turnTo looks up an LSA peer's signal words, for this signal and those to it that follow at once. It doubles the first signal when a
+// test asked for that: then each comes here.
+func (c *Context) turnTo(lsaPeer int32, v uint64) uint64 {
+	c.nearLSA = c.dc.PeerLSA.At(int(lsaPeer)).Load()
+	if c.dc.Inject != abi.InjectDoubleSignal {
+		c.near = lsaPeer + 1
+	} else if v != 0 && c.injectNow() {
+		return 2 * v
+	}
+	return v
 }
