@@ -14,12 +14,11 @@ type Context struct {
 	dc       *DevComm
 	id       int32 // -1: not a context of the communicator
 	released gpu.Scope
-	byLSA    bool // the last wait ended by a signal of an LSA peer
-	bundled  bool // by this Context WQEs were posted that no doorbell told of
-	farWord  int32
+	bundled  bool            // by this Context WQEs were posted that no doorbell told of
+	last     int32           // twice the number of the signal that was waited for last, and 1 where a signal of an LSA peer ended that
 	near     int32           // LSA peer + 1 that nearLSA is of
 	nearLSA  gpu.Ptr[uint64] // its signal words: a look at the table less for who signals one peer again and again
-	far      uint64          // what NET word number farWord was when it was looked at last
+	far      uint64          // what the NET word of that signal was when it was looked at last
 	nearWas  uint64          // what the LSA word beside it was then, acquired
 	timeout  uint64
 	perNode  uint64 // reciprocal of the ranks in a node where only one of them has a queue, else of 1

@@ -66,13 +66,16 @@ func (c *Context) read(i int) uint64 {
 // WaitSignal waits until signal id is at least least. Compares are rolling: a <= b when (b-a) mod 2^bits is less than
 // 2^(bits-1); bits is 1 to 64. The payload that the signal covers is visible to all threads that take part.
 func (c *Context) WaitSignal(co Coop, id int32, least uint64, bits int32, src Source) Status {
+	if c.id < 0 || id < 0 || id >= c.dc.Signals || bits < 1 || bits > 64 {
+		return Invalid
+	}
 	s := OK
-	if co.begin() {
-		if c.id < 0 || id < 0 || id >= c.dc.Signals || bits < 1 || bits > 64 {
-			s = Invalid
-		} else {
-			s = c.waitWord(co.t, c.word(id), abi.OpWaitSignal, uint32(id), least, bits, src)
-		}
+	// A warp's lanes look as one, since it takes a GPU 0.2 us to let one of them go another way and tell the others.
+	if first := co.begin(); first || co.kind == coopWarp {
+		s = c.waitWord(co.t, c.word(id), abi.OpWaitSignal, uint32(id), least, bits, src)
+	}
+	if co.kind == coopWarp {
+		return co.agree(s)
 	}
 	return co.end(s)
 }
@@ -106,31 +109,29 @@ func (c *Context) waitWord(t gpu.Thread, i int, op, id uint32, least uint64, bit
 func (c *Context) waitFar(t gpu.Thread, i int, op, id uint32, least uint64, bits int32, src Source) Status {
 	net, lsa := c.dc.Net.At(i), c.dc.LSA.At(i)
 	off := early(c.dc.SigOffset.At(i)) // what the last reset remembered
-	if known := c.farWord == int32(i); !known || c.byLSA && bits == 64 {
+	if c.last == 2*int32(i)+1 && bits == 64 {
 		near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys) // on its way with off, for which a loop's first look would wait
-		if !known {
-			c.nearWas, c.byLSA = near, false
-		} else {
-			// A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
-			for range nearLooks {
-				if rollingLE(least, c.far+near-off, bits) {
-					c.nearWas = near
-					return OK
-				}
-				near = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
+		// A value of before is never too high: words only grow. Of fewer bits it may be, since it may be half a turn behind.
+		for range nearLooks {
+			if rollingLE(least, c.far+near-off, bits) {
+				c.nearWas = near
+				return OK
 			}
+			near = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 		}
+	} else if c.last>>1 != int32(i) {
+		c.nearWas = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 	}
 	want := least + off
 	for n := uint32(0); n < c.dc.Looks; n++ {
 		// The near one first, and ordered only if it counts: so that both are on their way at once.
 		near := gpu.Load(lsa, gpu.Relaxed, gpu.ScopeSys)
-		c.far, c.farWord = gpu.Load(net, gpu.Acquire, gpu.ScopeSys), int32(i)
+		c.far, c.last = gpu.Load(net, gpu.Acquire, gpu.ScopeSys), 2*int32(i)
 		if !rollingLE(want, c.far+near, bits) {
 			continue
 		}
-		if c.byLSA = near != c.nearWas; c.byLSA {
-			c.nearWas = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
+		if near != c.nearWas {
+			c.nearWas, c.last = gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys), 2*int32(i)+1
 		}
 		return OK
 	}
@@ -154,7 +155,9 @@ func (c *Context) waitPair(t gpu.Thread, net, lsa gpu.Ptr[uint64], off uint64, w
 		near := gpu.Load(lsa, gpu.Acquire, gpu.ScopeSys)
 		seen := gpu.Load(net, gpu.Acquire, gpu.ScopeSys) + near - off
 		if rollingLE(least, seen, bits) {
-			c.byLSA = near != before
+			if c.last &^= 1; near != before {
+				c.last |= 1
+			}
 			return OK
 		}
 		if s != OK {
