@@ -3,7 +3,6 @@
 package gpu_test
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/internal/abi/abigen"
 	"github.com/doorbell-net/doorbell/moe"
+	"github.com/doorbell-net/doorbell/tools/measure/ways"
 )
 
 var update = flag.Bool("update", false, "write what tests here compare anew")
@@ -37,18 +37,29 @@ func TestArguments(t *testing.T) {
 		text := "// SPDX-License-Identifier: Apache-2.0\n// Written by go test ./bench/gpu -update. DO NOT EDIT.\n" +
 			"// The arguments of the kernels in " + a.of + ", as Go lays them out.\n#pragma once\n#include \"../../include/doorbell/abi.cuh\"\n\nnamespace " + a.namespace + " {\n\n" + a.more +
 			abigen.Structs(a.types) + "}  // namespace " + a.namespace + "\n"
-		if *update {
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+		isFile(t, file, text)
+	}
+}
+
+// TestWays: programs without Go send to themselves what ours do.
+func TestWays(t *testing.T) {
+	text := "// SPDX-License-Identifier: Apache-2.0\n// Written by go test ./bench/gpu -update. DO NOT EDIT.\n" +
+		"// What a rank sends to itself.\n#pragma once\n#include <cstddef>\n\nstruct way {\n  size_t bytes;\n  int threads;\n};\nconstexpr way ways[] = {\n"
+	for _, w := range ways.ToSelf() {
+		for _, n := range w.Bytes {
+			text += fmt.Sprintf("    {%d, %d},\n", n, w.Threads)
 		}
-		got, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, []byte(text)) {
-			t.Errorf("%s is not what the kernels take: go test ./bench/gpu -run TestArguments -update", file)
-		}
+	}
+	isFile(t, "ways.cuh", text+"};\n")
+}
+
+// isFile says whether a file that is written here is as it would be written, or writes it.
+func isFile(t *testing.T, file, text string) {
+	if *update {
+		check(t, os.WriteFile(file, []byte(text), 0o644))
+	}
+	if got := must(os.ReadFile(file))(t); string(got) != text {
+		t.Errorf("%s is not what Go says: go test ./bench/gpu -run 'TestArguments|TestWays' -update", file)
 	}
 }
 

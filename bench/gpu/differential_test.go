@@ -268,7 +268,7 @@ func (j *job) rank(c *doorbell.Comm, lsa bool) error {
 				if err := reset(); err != nil {
 					return err
 				}
-				x.Bytes = bytes
+				x.Bytes, x.Every = bytes, 0 // no stamps
 				if err := step(k.name, bytes, func() error { return doorbell.Launch(st, k.self, doorbell.Grid{Blocks: 1, Warps: k.warps}, x) }); err != nil {
 					return err
 				}

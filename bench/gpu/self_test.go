@@ -16,59 +16,71 @@ import (
 	"github.com/doorbell-net/doorbell"
 	"github.com/doorbell-net/doorbell/bench/kernels"
 	"github.com/doorbell-net/doorbell/gpu"
+	"github.com/doorbell-net/doorbell/tools/measure/ways"
 )
 
-// TestToSelf: a rank receives what it sends to itself by stores, of one thread, a warp or a block, to the byte. On a GPU lines for
-// tools/measure say what a message takes, as NVSHMEM's and NCCL's programs do for theirs (ways of trips.cuh).
+// TestToSelf: a rank receives what it sends to itself by stores, of one thread, a warp or a block, to the byte: by puts and signals,
+// and through pointers. On a GPU lines for tools/measure say what a message takes, as NVSHMEM's and NCCL's programs do for theirs.
 func TestToSelf(t *testing.T) {
-	thread, warp, block := kernels.SelfByThreadKernel, kernels.SelfByWarpKernel, kernels.SelfByBlockKernel
-	type ways struct {
-		threads int
-		self    gpu.Kernel[kernels.Exchange]
-		bytes   []int
-	}
 	for _, on := range []struct {
 		device         string
+		lanes          int
 		samples, every uint64
-		ways           []ways
+		ways           []ways.Way
 	}{
-		{"soft", 4, 2, []ways{{1, thread, []int{8, 300}}, {gpu.WarpSize, warp, []int{8, 300}}, {2 * gpu.WarpSize, block, []int{8, 4099}}}},
-		{"cuda", 512, 16, []ways{
-			{1, thread, []int{8, 128, 4096}}, {32, warp, []int{8, 128, 4096, 65536}}, {256, block, []int{8, 128, 4096, 7168, 14336, 65536}},
-			{1024, block, []int{8, 128, 4096, 7168, 14336, 65536, 1 << 20, 4 << 20}},
-		}},
+		{"soft", gpu.WarpSize, 4, 2, []ways.Way{{Threads: 1, Bytes: []int{8, 48, 300}}, {Threads: 2 * gpu.WarpSize, Bytes: []int{8, 112, 4099}}}},
+		{"cuda", 32, 512, 16, ways.ToSelf()},
 	} {
 		t.Run(on.device, func(t *testing.T) {
-			lanes := gpu.WarpSize
 			if on.device == "cuda" {
 				needGPU(t)
-				lanes = 32
 			}
 			c := open(t, 1, on.device)[0]
 			const most = 4 << 20
-			send, recv, ns, out := window(t, c, most), window(t, c, most), must(c.Alloc(4*int(on.samples)))(t), must(c.Alloc(resultBytes))(t)
+			send, recv, ns, out := window(t, c, most+64), window(t, c, most), must(c.Alloc(4*int(on.samples)))(t), must(c.Alloc(resultBytes))(t)
 			pattern := make([]byte, most)
 			rand.NewChaCha8([32]byte{9}).Read(pattern)
-			check(t, send.Buffer().Write(0, pattern))
 			st := c.Stream()
+			x := kernels.Exchange{Send: send.Device(), Recv: recv.Device(), Iters: on.samples * on.every, Every: on.every,
+				Samples: gpu.Cast[uint32](ns.Ptr()), Result: gpu.Cast[kernels.Result](out.Ptr())}
+			type sends struct {
+				name   string
+				kernel gpu.Kernel[kernels.Exchange]
+			}
 			for _, w := range on.ways {
-				for _, n := range w.bytes {
-					dc := must(c.DevComm(t.Context(), doorbell.Needs{Signals: 1}))(t)
-					x := kernels.Exchange{DC: dc.Device(), Send: send.Device(), Recv: recv.Device(), Bytes: uint64(n), Iters: on.samples * on.every,
-						Samples: gpu.Cast[uint32](ns.Ptr()), Every: on.every, Result: gpu.Cast[kernels.Result](out.Ptr())}
-					check(t, errors.Join(recv.Buffer().Write(0, make([]byte, most)), doorbell.Launch(st, w.self, doorbell.Grid{Blocks: 1, Warps: max(1, w.threads/lanes)}, x), st.Wait(t.Context())))
-					var r kernels.Result
-					if _, err := binary.Decode(must(read(out))(t), binary.LittleEndian, &r); err != nil || r.Done != 1 || r.Count != x.Iters {
-						t.Fatalf("%d bytes by %d threads: %+v (%v)", n, w.threads, r, err)
+				var by []sends
+				if w.Threads == 1 {
+					by = append(by, sends{"LSA", kernels.SelfByThreadKernel}, sends{"LSA pointers", kernels.PointersByThreadKernel})
+				}
+				if w.Threads == on.lanes {
+					by = append(by, sends{"LSA", kernels.SelfByWarpKernel}, sends{"LSA pointers", kernels.PointersByWarpKernel})
+				}
+				if w.Threads > on.lanes {
+					by = append(by, sends{"LSA", kernels.SelfByBlockKernel}, sends{"LSA pointers", kernels.PointersByBlockKernel})
+				}
+				for _, n := range w.Bytes {
+					for _, by := range by {
+						name := fmt.Sprintf("%s to itself, %d B, %d threads", by.name, n, w.Threads)
+						dc := must(c.DevComm(t.Context(), doorbell.Needs{Signals: 1}))(t)
+						x.DC, x.Bytes = dc.Device(), uint64(n)
+						check(t, errors.Join(send.Buffer().Write(0, append(bytes.Clone(pattern), make([]byte, 64)...)), recv.Buffer().Write(0, make([]byte, most)),
+							doorbell.Launch(st, by.kernel, doorbell.Grid{Blocks: 1, Warps: max(1, w.Threads/on.lanes)}, x), st.Wait(t.Context())))
+						var r kernels.Result
+						if _, err := binary.Decode(must(read(out))(t), binary.LittleEndian, &r); err != nil || r.Done != 1 || r.Count != x.Iters {
+							t.Fatalf("%s: %+v (%v)", name, r, err)
+						}
+						if got := must(read(recv.Buffer()))(t); !bytes.Equal(got[:n], pattern[:n]) || slices.ContainsFunc(got[n:], func(b byte) bool { return b != 0 }) {
+							t.Errorf("%s: what came is not what was sent", name)
+						}
+						took := make([]uint32, on.samples)
+						check(t, errors.Join(doorbell.Read(c, took, x.Samples), out.Write(0, make([]byte, resultBytes)), dc.Close()))
+						for i := len(took) - 1; i > 0; i-- {
+							took[i] -= took[i-1] // stamps of a clock
+						}
+						took = took[len(took)/16+1:] // the first warm up
+						slices.Sort(took)
+						figure(c, name, `"p50_us":%.4f`, float64(took[len(took)/2])/float64(on.every)/1e3)
 					}
-					if got := must(read(recv.Buffer()))(t); !bytes.Equal(got[:n], pattern[:n]) || slices.ContainsFunc(got[n:], func(b byte) bool { return b != 0 }) {
-						t.Errorf("%d bytes by %d threads: what came is not what was sent", n, w.threads)
-					}
-					took := make([]uint32, on.samples)
-					check(t, errors.Join(doorbell.Read(c, took, x.Samples), dc.Close()))
-					took = took[len(took)/16:] // the first warm up
-					slices.Sort(took)
-					figure(c, fmt.Sprintf("LSA to itself, %d B, %d threads", n, w.threads), `"p50_us":%.4f`, float64(took[len(took)/2])/1e3)
 				}
 			}
 		})

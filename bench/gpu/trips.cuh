@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "ways.cuh"
+
 constexpr int mean_of = 16, samples = 512, warm = 32;
 constexpr uint64_t gpu_polls = 1 << 23;  // of a wait
 
@@ -62,14 +64,6 @@ __device__ __forceinline__ void ping(uint64_t *mine, uint64_t *theirs, const uin
     }
   }
 }
-
-// ways are the messages that a rank sends to itself, by so many threads: those of tools/measure's rows.
-struct way {
-  size_t bytes;
-  int threads;
-};
-constexpr way ways[] = {{8, 1}, {128, 1}, {4096, 1}, {8, 32}, {128, 32}, {4096, 32}, {65536, 32}, {8, 256}, {128, 256}, {4096, 256}, {7168, 256}, {14336, 256}, {65536, 256},
-                        {8, 1024}, {128, 1024}, {4096, 1024}, {7168, 1024}, {14336, 1024}, {65536, 1024}, {1 << 20, 1024}, {4 << 20, 1024}};
 
 // to_self sends by put to where the flag is waited for, and raises it there; the block's threads all call it.
 template <class F>

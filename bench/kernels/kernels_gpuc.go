@@ -35,8 +35,11 @@ var (
 	FillKernel     = gpu.NewKernel("Fill", Fill, kernelsPTX, kernelsCubins...)
 	PingPongKernel = gpu.NewKernel("PingPong", PingPong, kernelsPTX, kernelsCubins...).
 			Split("PingPong_DC_NIC1", func(a *Exchange) bool { return a.DC.NIC == 1 })
-	PostKernel = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...).
-			Split("Post_X_DC_NIC1", func(a *PostArgs) bool { return a.X.DC.NIC == 1 })
+	PointersByBlockKernel  = gpu.NewKernel("PointersByBlock", PointersByBlock, kernelsPTX, kernelsCubins...)
+	PointersByThreadKernel = gpu.NewKernel("PointersByThread", PointersByThread, kernelsPTX, kernelsCubins...)
+	PointersByWarpKernel   = gpu.NewKernel("PointersByWarp", PointersByWarp, kernelsPTX, kernelsCubins...)
+	PostKernel             = gpu.NewKernel("Post", Post, kernelsPTX, kernelsCubins...).
+				Split("Post_X_DC_NIC1", func(a *PostArgs) bool { return a.X.DC.NIC == 1 })
 	PostedKernel = gpu.NewKernel("Posted", Posted, kernelsPTX, kernelsCubins...)
 	RateKernel   = gpu.NewKernel("Rate", Rate, kernelsPTX, kernelsCubins...).
 			Split("Rate_X_DC_NIC1", func(a *RateArgs) bool { return a.X.DC.NIC == 1 })

@@ -2,7 +2,11 @@
 
 package main
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/doorbell-net/doorbell/tools/measure/ways"
+)
 
 // What a rank alone on a GPU sends to itself by stores, ours and what NCCL and NVSHMEM offer for that.
 const (
@@ -11,20 +15,16 @@ const (
 	nvshmemSelf = nvshmemCommand + " self"
 )
 
-// selfCases are messages by so many threads; bench/gpu has the same list.
+// selfCases set like beside like: NVSHMEM has a put with a signal, NCCL has pointers.
 func selfCases() (all []gpuCase) {
-	for _, w := range []struct {
-		threads int
-		bytes   []int
-	}{{1, []int{8, 128, 4096}}, {32, []int{8, 128, 4096, 65536}}, {256, []int{8, 128, 4096, 7168, 14336, 65536}},
-		{1024, []int{8, 128, 4096, 7168, 14336, 65536, 1 << 20, 4 << 20}}} {
-		for _, n := range w.bytes {
-			way := fmt.Sprintf("to itself, %d B, %d threads", n, w.threads)
-			c := gpuCase{name: "LSA " + way + ", NCCL", what: "one way, put and signal by stores", unit: "us", better: "less", target: "at most 1x",
-				ours: selfCommand, pick: floorP50("LSA "+way, 1), peer: "stores by NCCL's LSA pointers, and a released flag", theirs: ncclSelf, pickTheirs: floorP50("NCCL LSA "+way, 1)}
-			all = append(all, c)
-			c.name, c.peer, c.theirs, c.pickTheirs = "LSA "+way+", NVSHMEM", "NVSHMEM's put with signal", nvshmemSelf, floorP50("NVSHMEM "+way, 1)
-			all = append(all, c)
+	for _, w := range ways.ToSelf() {
+		for _, n := range w.Bytes {
+			way := fmt.Sprintf("to itself, %d B, %d threads", n, w.Threads)
+			all = append(all,
+				gpuCase{"LSA pointers " + way + ", NCCL", "one way, bare stores through a pointer and a released flag", "us", "less", "at most 1x", selfCommand, floorP50("LSA pointers "+way, 1),
+					"the same through NCCL's LSA pointers", ncclSelf, floorP50("NCCL LSA "+way, 1)},
+				gpuCase{"LSA " + way + ", NVSHMEM", "one way, put and signal by stores", "us", "less", "at most 1x", selfCommand, floorP50("LSA "+way, 1),
+					"NVSHMEM's put with signal", nvshmemSelf, floorP50("NVSHMEM "+way, 1)})
 		}
 	}
 	return all
