@@ -66,13 +66,13 @@ algorithm needs, of a combine those of its whole input, measured in turn with th
 
 ` + routingLong
 
-const htLong = `Measures dispatch and combine of thousands of tokens (moe.HTBuffer), and verifies what comes. A token goes once to each node
-and there once to each rank, whatever the number of its experts. GB/s counts bytes as published figures do: in a world of one
-node the rows that a rank receives (NVLink), of several a row for each token and node that it goes to (RDMA), what stays on the
-rank or its node too; a row is BF16, or of FP8 elements and a scale of 4 bytes for 128. What is truly moved stands beside it,
-with what the ranks tell each other of their layout, and the memcpys that the algorithm needs: each row to its place, and of each
-message to another node its row into it and across; for a combine each row that is read, and each answer across. The published
-shapes of one and two nodes, the second at a hidden size that there is memory for (of more than 4 nodes they are routed by
+const htLong = `Measures dispatch, dispatch again (other rows to places that are known) and combine of thousands of tokens (moe.HTBuffer), and
+verifies what comes. A token goes once to each node and there once to each rank, whatever the number of its experts. GB/s counts
+bytes as published figures do: in a world of one node the rows that a rank receives (NVLink), of several a row for each token and
+node that it goes to (RDMA), what stays on the rank or its node too; a row is BF16, or of FP8 elements and a scale of 4 bytes for
+128. What is truly moved stands beside it, with what the ranks tell each other of their layout, and the memcpys that the algorithm
+needs: each row to its place, and of each message to another node its row into it and across; for a combine each row that is read,
+and each answer across. Published figures of DeepEP's dispatch are of a dispatch again. The published shapes of one and two nodes, the second at a hidden size that there is memory for (of more than 4 nodes they are routed by
 --gating groups:NODES:4):
 
   doorbell bench ht --local -n 8 --experts 256 --dtype fp8 --paper

@@ -2,7 +2,10 @@
 
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // moeP50 is the median of an operation with so many tokens.
 func moeP50(label string, tokens int) func(*gpuRun) float64 {
@@ -16,10 +19,24 @@ func moeP50(label string, tokens int) func(*gpuRun) float64 {
 	}
 }
 
+// crossing is the rate, one way, of the bytes of an operation that ranks store into other GPUs or read there.
+func crossing(label string) func(*gpuRun) float64 {
+	return func(r *gpuRun) float64 {
+		row := r.bench.of(label)
+		if row.P50 == 0 {
+			return 0
+		}
+		return row.MoE.LSABytes / float64(len(row.MoE.PerRank)) / row.P50 / 1e3
+	}
+}
+
 // moeCases are dispatch and combine on one GPU, by its clock. Targets of one rank are DeepEP 1.2.1's medians there.
 func moeCases() (all []gpuCase) {
 	add := func(name, what, args string, tokens int, dispatch, combine string) {
-		for _, op := range []struct{ label, target string }{{"dispatch", dispatch}, {"combine", combine}} {
+		for _, op := range []struct{ label, target string }{{"dispatch", dispatch}, {"dispatch again", ""}, {"combine", combine}} {
+			if op.label == "dispatch again" && !strings.HasPrefix(args, "ht ") {
+				continue
+			}
 			all = append(all, gpuCase{name: name + ", " + op.label, what: what, unit: "us", better: "less", target: op.target, ours: "bench " + args + lsaFlags, pick: moeP50(op.label, tokens)})
 		}
 	}

@@ -17,6 +17,7 @@ const (
 	deviceTrip     = "bench pingpong --sizes 8" + twoGPUs
 	largePuts      = "bench bw --sizes 4M" + twoGPUs
 	htCommand      = "bench ht --tokens 4096 --experts 256" + twoGPUs
+	htFP8Command   = htCommand + " --dtype fp8"
 	llCommand      = "bench ll --tokens 128 --experts 288 --dtype fp8" + twoGPUs
 )
 
@@ -72,15 +73,24 @@ func peerCases() []gpuCase {
 			"DeepEP v1.2.1, kernel times of its own test", deepepCommand, floorP50(op.theirs, 1)})
 	}
 	for _, x := range []struct{ format, command, label, theirs string }{
-		{"FP8", htCommand + " --dtype fp8", "dispatch", "DeepEP HT dispatch (FP8), 4096 tokens"},
-		{"BF16", htCommand, "dispatch", "DeepEP HT dispatch (BF16), 4096 tokens"}, {"BF16", htCommand, "combine", "DeepEP HT combine, 4096 tokens"},
+		{"FP8", htFP8Command, "dispatch again", "DeepEP HT dispatch (FP8), 4096 tokens"}, {"FP8", htFP8Command, "dispatch", "DeepEP HT dispatch (FP8), 4096 tokens"},
+		{"BF16", htCommand, "dispatch again", "DeepEP HT dispatch (BF16), 4096 tokens"}, {"BF16", htCommand, "dispatch", "DeepEP HT dispatch (BF16), 4096 tokens"},
+		{"BF16", htCommand, "combine", "DeepEP HT combine, 4096 tokens"},
 	} {
 		all = append(all, gpuCase{"NVLink: HT " + x.label + ", 4096 tokens, " + x.format, "hidden 7168, top 8 of 256 experts", "us", "less", "at most 1x", x.command, labelled(x.label),
-			"DeepEP v1.2.1, the best of its own test's tuning", deepepCommand, floorP50(x.theirs, 1)})
+			"DeepEP v1.2.1, the best of its own test's tuning, which dispatches with a known layout (cached handle)", deepepCommand, floorP50(x.theirs, 1)})
 	}
 	for _, c := range all[first:] { // ours also where theirs cannot be had
 		c.name, c.target, c.peer, c.theirs, c.pickTheirs = c.name+", alone", "", "", "", nil
 		all = append(all, c)
+	}
+	for _, x := range []struct{ format, command, label, target string }{
+		{"BF16", htCommand, "dispatch again", "at least 0.85x"}, {"BF16", htCommand, "dispatch", ""}, {"BF16", htCommand, "combine", "at least 0.85x"},
+		{"FP8", htFP8Command, "dispatch again", ""}, {"FP8", htFP8Command, "dispatch", ""},
+	} {
+		all = append(all, gpuCase{"NVLink: HT " + x.label + ", 4096 tokens, " + x.format + ", of the NVLink limit",
+			"the rows of a rank that cross NVLink, each with what stands beside it and none that stays on its rank, over the median", "GB/s", "more", x.target,
+			x.command, crossing(x.label), "the copy engine", rawCommand, figureGBps("two GPUs, copy engine")})
 	}
 	alone := func(command, unit string, names ...string) {
 		for _, n := range names {

@@ -211,7 +211,9 @@ type resultRow struct {
 	CheckedBytes int64   `json:"checked_bytes"`
 	MoE          struct {
 		Tokens    int
-		CopyRatio float64 `json:"copy_ratio"`
+		LSABytes  float64    `json:"lsa_bytes"` // of all ranks
+		PerRank   []struct{} `json:"per_rank"`
+		CopyRatio float64    `json:"copy_ratio"`
 	}
 }
 

@@ -85,8 +85,11 @@ func sized(name string, c Config) Config {
 
 var names = []string{"pingpong", "bw", "rate", "alltoall", "ll", "ht", "post", "fused"}
 
-// forms are those of them that dispatch and combine.
-var forms = []string{"ll", "ht"}
+// forms are those of them that dispatch and combine, operations what each measures.
+var (
+	forms      = []string{"ll", "ht"}
+	operations = map[string][]string{"ll": {"dispatch", "combine"}, "ht": {"dispatch", "dispatch again", "combine"}}
+)
 
 // ways are how operations may go: by stores, and by a network that either backend drives.
 var ways = []struct {

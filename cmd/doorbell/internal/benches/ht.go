@@ -44,22 +44,29 @@ func (h *ht) queueDispatch(x *load) (err error) {
 	return err
 }
 
+func (h *ht) queueAgain(x *load) error { return h.moe.DispatchAgain(h.b.st, h.got, x.in.X) }
+
 func (h *ht) queueCombine() error {
 	return h.moe.Combine(h.b.st, h.got, moe.HTCombined{Y: gpu.Cast[byte](h.out), Weights: h.weights})
 }
 
-// stages takes those of a dispatch by the device's clock. A combine sends and waits at once: it has none.
-func (h *ht) stages(x *load, d, _ *times) error {
-	if err := h.dispatch(x); err != nil {
-		return err
+// stages takes those of dispatches by the device's clock. A combine sends and waits at once: it has none.
+func (h *ht) stages(x *load, s *spent) error {
+	for _, op := range []struct {
+		do    func(*load) error
+		times *times
+	}{{h.dispatch, &s.dispatch}, {h.repeat, &s.again}} {
+		if err := op.do(x); err != nil {
+			return err
+		}
+		told, sent, waited, err := h.moe.Times()
+		if err != nil {
+			return err
+		}
+		op.times.stages.Layout.add(time.Duration(told), 1)
+		op.times.stages.Send.add(time.Duration(sent), 1)
+		op.times.stages.Wait.add(time.Duration(waited), 1)
 	}
-	told, sent, waited, err := h.moe.Times()
-	if err != nil {
-		return err
-	}
-	d.stages.Layout.add(time.Duration(told), 1)
-	d.stages.Send.add(time.Duration(sent), 1)
-	d.stages.Wait.add(time.Duration(waited), 1)
 	return h.combine()
 }
 
@@ -68,7 +75,7 @@ func (h *ht) traffic(x *load) []ref.HTTraffic { return ref.HTTrafficOf(h.problem
 
 // What published figures count is what a world of one node brings to a rank, and of several what a rank would put to
 // nodes, its own included.
-func (h *ht) accounts(loads []*load) (dispatch, combine report.Row) {
+func (h *ht) accounts(loads []*load) []report.Row {
 	o, ranks, node := h.moe.Options(), int64(h.b.c.Size()), int64(h.node())
 	var all ref.HTTraffic
 	selections := int64(0)
@@ -91,14 +98,16 @@ func (h *ht) accounts(loads []*load) (dispatch, combine report.Row) {
 	}
 	layouts := ref.Paths{Own: ranks, LSA: ranks * (node - 1), Network: ranks * (ranks - node)}.Times(int64(len(loads) * o.LayoutBytes(int(ranks))))
 	sent, answered := int64(h.got.RowBytes()), ref.PayloadBytes(o.Hidden)
-	dispatch = row(ref.HTRowBytes(o.Format, o.Hidden), sent+int64(h.got.InfoBytes()), int64(o.MessageBytes(int(node))), layouts,
-		report.Copy{What: "place", Times: all.Stored, Bytes: sent},
-		report.Copy{What: "stage", Times: all.Put, Bytes: sent},
-		report.Copy{What: "put", Times: all.Put, Bytes: sent})
-	combine = row(answered, answered+int64(4*o.TopK), int64(o.AnswerBytes()), ref.Paths{},
+	dispatch := func(told ref.Paths) report.Row {
+		return row(ref.HTRowBytes(o.Format, o.Hidden), sent+int64(h.got.InfoBytes()), int64(o.MessageBytes(int(node))), told,
+			report.Copy{What: "place", Times: all.Stored, Bytes: sent},
+			report.Copy{What: "stage", Times: all.Put, Bytes: sent},
+			report.Copy{What: "put", Times: all.Put, Bytes: sent})
+	}
+	combine := row(answered, answered+int64(4*o.TopK), int64(o.AnswerBytes()), ref.Paths{},
 		report.Copy{What: "read", Times: all.Stored, Bytes: answered},
 		report.Copy{What: "put", Times: all.Put, Bytes: answered})
-	return dispatch, combine
+	return []report.Row{dispatch(layouts), dispatch(ref.Paths{}), combine}
 }
 
 // memcpys go from the buffer's own outputs to its rows, in place of its peers': other rows than the operations', and as many.

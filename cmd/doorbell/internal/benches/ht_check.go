@@ -208,15 +208,20 @@ func (h *ht) signals() error {
 	if err != nil {
 		return err
 	}
-	want, messages := uint64(0), make(map[*load]uint64)
-	for _, x := range h.ops {
-		if _, known := messages[x]; !known {
-			t := h.traffic(x)[h.b.c.Rank()]
-			messages[x] = uint64(t.Put + t.Came) // dispatched and answered
+	want, traffic := int64(0), make(map[*load]ref.HTTraffic)
+	of := func(x *load) ref.HTTraffic {
+		if _, known := traffic[x]; !known {
+			traffic[x] = h.traffic(x)[h.b.c.Rank()]
 		}
-		want += messages[x]
+		return traffic[x]
 	}
-	if put != want {
+	for _, x := range h.ops {
+		want += of(x).Put + of(x).Came // dispatched and answered
+	}
+	for _, x := range h.again {
+		want += of(x).Put
+	}
+	if put != uint64(want) {
 		h.b.found("%d messages put to other nodes, must be %d", put, want)
 	}
 	return nil

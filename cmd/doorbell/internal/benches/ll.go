@@ -58,7 +58,7 @@ func (l *ll) queueCombine() error { return l.moe.Combine(l.b.st, l.got, gpu.Cast
 
 // stages times what sends and what unpacks of a step. All ranks have sent before anybody receives, so that unpacking waits
 // for nobody.
-func (l *ll) stages(x *load, d, c *times) error {
+func (l *ll) stages(x *load, s *spent) error {
 	b := l.b
 	half := func(w *stopwatch, do func() error) error {
 		took, err := l.stage(do)
@@ -72,15 +72,15 @@ func (l *ll) stages(x *load, d, c *times) error {
 		w  *stopwatch
 		do func() error
 	}{
-		{&d.stages.Send, func() (err error) {
+		{&s.dispatch.stages.Send, func() (err error) {
 			if l.got, err = l.moe.StartDispatch(b.st, x.in); err == nil {
 				l.ops = append(l.ops, x)
 			}
 			return err
 		}},
-		{&d.stages.Unpack, func() error { return l.moe.FinishDispatch(b.st, l.got) }},
-		{&c.stages.Send, func() error { return l.moe.StartCombine(b.st, l.got, gpu.Cast[byte](l.out)) }},
-		{&c.stages.Unpack, func() error { return l.moe.FinishCombine(b.st, l.got) }},
+		{&s.dispatch.stages.Unpack, func() error { return l.moe.FinishDispatch(b.st, l.got) }},
+		{&s.combine.stages.Send, func() error { return l.moe.StartCombine(b.st, l.got, gpu.Cast[byte](l.out)) }},
+		{&s.combine.stages.Unpack, func() error { return l.moe.FinishCombine(b.st, l.got) }},
 	} {
 		if err := half(part.w, part.do); err != nil {
 			return err
@@ -100,7 +100,7 @@ func (l *ll) traffic(x *load) (messages, selections [][]int64) {
 }
 
 // Bandwidth is the logical one: each selection counts, also those that stay on their rank.
-func (l *ll) accounts(loads []*load) (dispatch, combine report.Row) {
+func (l *ll) accounts(loads []*load) []report.Row {
 	o, g, node := l.moe.Options(), l.layers[0], l.node()
 	var sent, answered ref.Paths
 	for _, x := range loads {
@@ -117,10 +117,10 @@ func (l *ll) accounts(loads []*load) (dispatch, combine report.Row) {
 			MessageBytes: int64(message), Messages: paths.Total(), Signals: signals, Copies: copies,
 		})
 	}
-	dispatch = row(ref.MessageBytes(o.Format, o.Hidden), sent, o.MessageBytes(), boxes*int64(g.Ranks),
+	dispatch := row(ref.MessageBytes(o.Format, o.Hidden), sent, o.MessageBytes(), boxes*int64(g.Ranks),
 		report.Copy{What: "put", Times: sent.Total(), Bytes: int64(o.MessageBytes())},
 		report.Copy{What: "pack", Times: answered.Total(), Bytes: int64(o.Format.RowBytes(o.Hidden))})
-	combine = row(ref.PayloadBytes(o.Hidden), answered, o.AnswerBytes(), int64(g.Experts*g.Ranks),
+	combine := row(ref.PayloadBytes(o.Hidden), answered, o.AnswerBytes(), int64(g.Experts*g.Ranks),
 		report.Copy{What: "answer", Times: answered.Total(), Bytes: int64(o.AnswerBytes())})
-	return dispatch, combine
+	return []report.Row{dispatch, combine}
 }

@@ -29,8 +29,9 @@ type moeRun struct {
 	x, y   []uint16           // the host's copies of both
 	clock  *clock             // where the host is not to time operations
 	ops    []*load            // of each dispatch so far
+	again  []*load            // of each one that was repeated
 
-	rowBytes, sumBytes int64 // compared
+	rowBytes, againBytes, sumBytes int64 // compared
 }
 
 // form is what low latency and high throughput differ in.
@@ -46,11 +47,37 @@ type form interface {
 	// signals compares all signals with what the operations so far must have left. All ranks are done with theirs.
 	signals() error
 	// stages runs a step for the times of its parts.
-	stages(x *load, d, c *times) error
+	stages(x *load, s *spent) error
 	// memcpys are those that the steps of loads in turn need.
 	memcpys(loads []*load) (*memcpys, error)
-	// accounts is what the rows of dispatch and combine say of loads in turn, before anything is measured.
-	accounts(loads []*load) (dispatch, combine report.Row)
+	// accounts is what the rows of the operations say of loads in turn, before anything is measured.
+	accounts(loads []*load) []report.Row
+}
+
+// repeater is a form that can send other rows of the tokens of the last dispatch to the same places.
+type repeater interface {
+	queueAgain(x *load) error
+}
+
+// repeater is the form, if it is one.
+func (m *moeRun) repeater() repeater {
+	r, _ := m.form.(repeater)
+	return r
+}
+
+// operation is one of those that a step has, in order.
+type operation struct {
+	label   string
+	times   *times
+	checked *int64 // bytes
+}
+
+func (m *moeRun) operations(s *spent) []operation {
+	all := []operation{{"dispatch", &s.dispatch, &m.rowBytes}, {"dispatch again", &s.again, &m.againBytes}, {"combine", &s.combine, &m.sumBytes}}
+	if m.repeater() == nil {
+		all = slices.Delete(all, 1, 2)
+	}
+	return all
 }
 
 // buffer is what a form's buffer is waited for and closed by.
@@ -177,12 +204,14 @@ func (m *moeRun) run() error {
 	return nil
 }
 
-// point checks and measures loads in turn, and makes the two rows of them.
+// point checks and measures loads in turn, and makes the rows of them.
 func (m *moeRun) point(loads []*load, at, of int) error {
-	const parts = 4 // of the progress shown
+	const steps = 4 // of the progress shown
 	b := m.b
-	m.rowBytes, m.sumBytes = 0, 0
-	step := func(part int, what string) { b.cfg.Step(at*parts+part, of*parts, what) }
+	m.rowBytes, m.againBytes, m.sumBytes = 0, 0, 0
+	var s spent
+	ops := m.operations(&s)
+	step := func(part int, what string) { b.cfg.Step(at*steps+part, of*steps, what) }
 	step(0, "check")
 	checks := len(loads)
 	if at == 0 {
@@ -195,12 +224,11 @@ func (m *moeRun) point(loads []*load, at, of int) error {
 			return err
 		}
 		if b.bad != "" {
-			return m.rows(loads, told, told) // nothing was timed
+			return m.rows(loads, ops, slices.Repeat([][]part{told}, len(ops))) // nothing was timed
 		}
 	}
 	step(1, "measure")
-	var d, c times
-	err := m.measure(loads, &d, &c, 2*time.Second/time.Duration(of))
+	err := m.measure(loads, &s, 2*time.Second/time.Duration(of))
 	if err == nil {
 		step(3, "check")
 		err = m.checked(loads[0], 99)
@@ -211,27 +239,25 @@ func (m *moeRun) point(loads []*load, at, of int) error {
 	if err == nil {
 		err = m.form.signals()
 	}
-	b.checked = m.rowBytes
-	dispatch, err := b.share(d.part(), &d.hist, err)
-	if err != nil {
-		return err
+	var parts [][]part
+	for _, op := range ops {
+		b.checked = *op.checked
+		told, err := b.share(op.times.part(), &op.times.hist, err)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, told)
 	}
-	b.checked = m.sumBytes
-	combine, err := b.share(c.part(), &c.hist, nil)
-	if err != nil {
-		return err
-	}
-	return m.rows(loads, dispatch, combine)
+	return m.rows(loads, ops, parts)
 }
 
-// checked runs one dispatch and one combine of a load over payloads of that iteration, and compares all that comes.
+// checked runs a step of a load over payloads of that iteration, and compares all that comes.
 func (m *moeRun) checked(x *load, iter uint64) error {
 	b := m.b
-	routing.FillTokens(m.x, b.cfg.Seed, iter, b.c.Rank(), b.cfg.Hidden)
 	for i := range m.y {
 		m.y[i] = 0x7fff // no result is this
 	}
-	if err := errors.Join(doorbell.Write(b.c, m.in, m.x), doorbell.Write(b.c, m.out, m.y)); err != nil {
+	if err := errors.Join(m.writeTokens(iter), doorbell.Write(b.c, m.out, m.y)); err != nil {
 		return err
 	}
 	if err := m.dispatch(x); err != nil {
@@ -239,6 +265,14 @@ func (m *moeRun) checked(x *load, iter uint64) error {
 	}
 	if err := m.form.checkRows(x, iter); err != nil {
 		return err
+	}
+	if m.repeater() != nil {
+		dispatched := m.rowBytes
+		iter += otherRows
+		if err := errors.Join(m.writeTokens(iter), m.repeat(x), m.form.checkRows(x, iter)); err != nil {
+			return err
+		}
+		m.rowBytes, m.againBytes = dispatched, m.againBytes+m.rowBytes-dispatched
 	}
 	if err := m.combine(); err != nil {
 		return err
@@ -249,11 +283,28 @@ func (m *moeRun) checked(x *load, iter uint64) error {
 	return m.form.checkSums(x, iter)
 }
 
+// otherRows is how far the payloads of a dispatch that is repeated are from those of the dispatch, in iterations.
+const otherRows = 1 << 20
+
+// writeTokens gives the device the payloads of an iteration.
+func (m *moeRun) writeTokens(iter uint64) error {
+	routing.FillTokens(m.x, m.b.cfg.Seed, iter, m.b.c.Rank(), m.b.cfg.Hidden)
+	return doorbell.Write(m.b.c, m.in, m.x)
+}
+
 func (m *moeRun) dispatch(x *load) error {
 	if err := m.form.queueDispatch(x); err != nil {
 		return err
 	}
 	m.ops = append(m.ops, x)
+	return m.buf.Wait(m.b.ctx, m.b.st)
+}
+
+func (m *moeRun) repeat(x *load) error {
+	if err := m.repeater().queueAgain(x); err != nil {
+		return err
+	}
+	m.again = append(m.again, x)
 	return m.buf.Wait(m.b.ctx, m.b.st)
 }
 

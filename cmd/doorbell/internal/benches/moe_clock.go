@@ -87,7 +87,7 @@ func (m *moeRun) emptyCaches() error {
 }
 
 // timedByDevice runs a dispatch and its combine.
-func (m *moeRun) timedByDevice(x *load, d, c *times) error {
+func (m *moeRun) timedByDevice(x *load, s *spent) error {
 	took, err := m.spans(func() error {
 		err := m.form.queueDispatch(x)
 		if err == nil {
@@ -98,8 +98,8 @@ func (m *moeRun) timedByDevice(x *load, d, c *times) error {
 	if err != nil {
 		return err
 	}
-	d.record(took[0])
-	c.record(took[1])
+	s.dispatch.record(took[0])
+	s.combine.record(took[1])
 	return nil
 }
 

@@ -8,13 +8,16 @@ import (
 	"github.com/doorbell-net/doorbell/cmd/doorbell/internal/report"
 )
 
-// times is how long one of a step's two operations took on this rank.
+// times is how long one of a step's operations took on this rank.
 type times struct {
 	hist      report.Hist
 	ns, count uint64
 	stages    stages
 	copies    []stopwatch // of each memcpy that it needs
 }
+
+// spent is how long each of a step's operations took; again where there are such.
+type spent struct{ dispatch, again, combine times }
 
 // stages are an operation's parts, as far as a form tells them apart.
 type stages struct{ Layout, Send, Wait, Unpack stopwatch }
@@ -44,9 +47,9 @@ func (t *times) part() part {
 	return part{Ns: t.ns, Count: t.count, MoE: &moePart{Stages: t.stages, Copies: t.copies}}
 }
 
-// measure times dispatches and combines for so long, and in turn with them the memcpys that they need, so that both see
+// measure times a step's operations for so long, and in turn with them the memcpys that they need, so that both see
 // the machine as it is just then; then their stages.
-func (m *moeRun) measure(loads []*load, d, c *times, budget time.Duration) error {
+func (m *moeRun) measure(loads []*load, s *spent, budget time.Duration) error {
 	const blocks = 4
 	b := m.b
 	k := &memcpys{}
@@ -57,12 +60,12 @@ func (m *moeRun) measure(loads []*load, d, c *times, budget time.Duration) error
 		}
 		defer k.close()
 	}
-	var warm times
-	if err := m.copy(k, 2, &warm, &warm); err != nil { // the first touch of its memory is not counted
+	var warm spent
+	if err := m.copy(k, 2, &warm); err != nil { // the first touch of its memory is not counted
 		return err
 	}
 	start, rounds := time.Now(), b.warmup(2)
-	if err := m.timed(loads, rounds, &warm, &warm); err != nil {
+	if err := m.timed(loads, rounds, &warm); err != nil {
 		return err
 	}
 	iters, err := b.iterations(uint64(time.Since(start))/uint64(rounds), budget)
@@ -72,44 +75,65 @@ func (m *moeRun) measure(loads []*load, d, c *times, budget time.Duration) error
 	for block := range blocks {
 		n := (iters+blocks-1-block)/blocks + len(loads) - 1
 		n -= n % len(loads) // each layer counts as much as another
-		if err := m.timed(loads, n, d, c); err != nil {
+		if err := m.timed(loads, n, s); err != nil {
 			return err
 		}
-		if err := m.copy(k, max(n/4, min(n, 8)), d, c); err != nil {
+		if err := m.copy(k, max(n/4, min(n, 8)), s); err != nil {
 			return err
 		}
 	}
 	for range max(iters/8, len(loads)) {
-		if err := m.form.stages(loads[len(m.ops)%len(loads)], d, c); err != nil {
+		if err := m.form.stages(loads[len(m.ops)%len(loads)], s); err != nil {
+			return err
+		}
+	}
+	s.again.copies = s.dispatch.copies // it needs the same
+	return nil
+}
+
+// timed runs a step of each load in turn, so many times in all, waiting for each operation.
+func (m *moeRun) timed(loads []*load, iters int, s *spent) error {
+	if err := m.b.c.Barrier(m.b.ctx); err != nil {
+		return err
+	}
+	for i := range iters {
+		if err := m.timedStep(loads[i%len(loads)], s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// timed runs dispatch and combine of each load in turn, so many times in all, waiting for each.
-func (m *moeRun) timed(loads []*load, iters int, d, c *times) error {
-	if err := m.b.c.Barrier(m.b.ctx); err != nil {
+// timedStep runs dispatch and combine, and the dispatch again by itself.
+func (m *moeRun) timedStep(x *load, s *spent) error {
+	timed := m.timedByHost
+	if m.clock != nil {
+		timed = m.timedByDevice
+	}
+	if err := timed(x, s); err != nil || m.repeater() == nil {
 		return err
 	}
-	for i := range iters {
-		if m.clock != nil {
-			if err := m.timedByDevice(loads[i%len(loads)], d, c); err != nil {
-				return err
-			}
-			continue
-		}
-		start := time.Now()
-		if err := m.dispatch(loads[i%len(loads)]); err != nil {
-			return err
-		}
-		mid := time.Now()
-		if err := m.combine(); err != nil {
-			return err
-		}
-		d.record(mid.Sub(start))
-		c.record(time.Since(mid))
+	took, err := m.stage(func() error { return m.repeater().queueAgain(x) })
+	if err != nil {
+		return err
 	}
+	m.again = append(m.again, x)
+	s.again.record(took)
+	return nil
+}
+
+// timedByHost runs a dispatch and its combine.
+func (m *moeRun) timedByHost(x *load, s *spent) error {
+	start := time.Now()
+	if err := m.dispatch(x); err != nil {
+		return err
+	}
+	mid := time.Now()
+	if err := m.combine(); err != nil {
+		return err
+	}
+	s.dispatch.record(mid.Sub(start))
+	s.combine.record(time.Since(mid))
 	return nil
 }
 
@@ -121,11 +145,11 @@ type memcpys struct {
 }
 
 // copy does each of them so many times, and adds up how long that took until all ranks had done it.
-func (m *moeRun) copy(k *memcpys, rounds int, d, c *times) error {
+func (m *moeRun) copy(k *memcpys, rounds int, s *spent) error {
 	for _, op := range []struct {
 		t  *times
 		do []func(int)
-	}{{d, k.dispatch}, {c, k.combine}} {
+	}{{&s.dispatch, k.dispatch}, {&s.combine, k.combine}} {
 		if len(op.t.copies) < len(op.do) {
 			op.t.copies = make([]stopwatch, len(op.do))
 		}

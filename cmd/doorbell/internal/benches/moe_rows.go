@@ -45,19 +45,14 @@ func (m *moeRun) row(loads []*load, bytes int64, moved ref.Paths, x report.MoE) 
 	return r
 }
 
-// rows makes the two rows of loads. Bandwidth is of the mean time of a rank.
-func (m *moeRun) rows(loads []*load, dispatch, combine []part) error {
+// rows makes a row of loads for each operation, of what all ranks told of it. Bandwidth is of the mean time of a rank.
+func (m *moeRun) rows(loads []*load, ops []operation, parts [][]part) error {
 	b := m.b
 	bad := b.bad
-	d, c := m.form.accounts(loads)
-	for _, op := range []struct {
-		label string
-		row   report.Row
-		parts []part
-	}{{"dispatch", d, dispatch}, {"combine", c, combine}} {
-		op.row.Label = op.label
+	for i, row := range m.form.accounts(loads) {
+		row.Label = ops[i].label
 		b.bad = ""
-		if err := b.addMoE(op.row, op.parts); err != nil {
+		if err := b.addMoE(row, parts[i]); err != nil {
 			return err
 		}
 	}

@@ -76,12 +76,15 @@ func TestNetworkBytesAreThoseThatCross(t *testing.T) {
 		}
 		// Steps are 2 checked ones, 1 to warm up, the timed ones, 1 of stages, and one that is checked at the end.
 		steps := 5 + r.Rows[0].Iters
-		dispatch, combine := r.Rows[0].MoE, r.Rows[1].MoE
-		if got, want := crossed.Load(), steps*(dispatch.NetworkBytes+combine.NetworkBytes); got != want || want == 0 {
-			t.Errorf("%+v: %d bytes crossed in %d steps, the rows say %d", c, got, steps, want)
+		want := int64(0)
+		for _, x := range r.Rows {
+			want += steps * x.MoE.NetworkBytes
+			if stored := x.MoE.LSABytes > 0; stored != c.lsa {
+				t.Errorf("%+v: %d bytes stored by a %s", c, x.MoE.LSABytes, x.Label)
+			}
 		}
-		if stored := dispatch.LSABytes > 0; stored != c.lsa {
-			t.Errorf("%+v: %d bytes stored", c, dispatch.LSABytes)
+		if got := crossed.Load(); got != want || want == 0 {
+			t.Errorf("%+v: %d bytes crossed in %d steps, the rows say %d", c, got, steps, want)
 		}
 	}
 }
@@ -137,7 +140,7 @@ func TestBytesOfThePaperHT(t *testing.T) {
 		}
 		// Beside a row stand 16 bytes and its selections and weights; beside an output its weights. A message has 16 bytes more
 		// and where its row goes, rounded up to 16, an answer what an output has, rounded up.
-		for i, want := range []struct{ paper, row, message int64 }{{c.paper, c.row + 32, c.row + 48}, {14336, 14336 + 8, 14336 + 16}} {
+		for i, want := range []struct{ paper, row, message int64 }{{c.paper, c.row + 32, c.row + 48}, {c.paper, c.row + 32, c.row + 48}, {14336, 14336 + 8, 14336 + 16}} {
 			x, m := r.Rows[i], r.Rows[i].MoE
 			rdma := c.counted * want.paper
 			if c.perNode == 4 {
@@ -150,8 +153,10 @@ func TestBytesOfThePaperHT(t *testing.T) {
 				t.Errorf("%+v, %s: %d rows of %d B, %d messages of %d B, of %d selections", c, x.Label, m.Rows, m.RowBytes, m.Messages, m.MessageBytes, m.Selections)
 			}
 		}
-		if d := r.Rows[0].MoE; d.LayoutUS == 0 || d.SendUS == 0 || d.WaitUS == 0 || r.Rows[1].MoE.WaitUS != 0 {
-			t.Errorf("%+v: stages of dispatch %+v, of combine %+v", c, d, r.Rows[1].MoE)
+		for _, x := range r.Rows {
+			if d := x.MoE; (d.LayoutUS > 0 && d.SendUS > 0 && d.WaitUS > 0) != (x.Label != "combine") {
+				t.Errorf("%+v: stages of %s %+v", c, x.Label, d)
+			}
 		}
 	}
 }
@@ -160,14 +165,14 @@ func TestRowsSayWhatTheyAre(t *testing.T) {
 	cfg := small(true)
 	cfg.Tokens, cfg.Gating = []int{1, 4}, routing.Pattern{Kind: routing.HotRank, Hot: 1, Share: 1}
 	cfg.Iters = 4
-	for _, name := range forms {
+	for name, labels := range operations {
 		r, err := runAll(t, name, 3, doorbell.Options{}, cfg)
-		if err != nil || !r.Verified || len(r.Rows) != 4 {
+		if err != nil || !r.Verified || len(r.Rows) != 2*len(labels) {
 			t.Fatalf("%s: %v %q %d rows %v", name, r.Verified, r.Error, len(r.Rows), err)
 		}
 		for i, x := range r.Rows {
 			m := x.MoE
-			if m.Tokens != cfg.Tokens[i/2] || m.Selections != int64(9*m.Tokens) || m.Machine == "" || len(m.PerRank) != 3 || x.MeanUS < x.MinUS || m.CopyRatio == 0 {
+			if x.Label != labels[i%len(labels)] || x.CheckedBytes == 0 || m.Tokens != cfg.Tokens[i/len(labels)] || m.Selections != int64(9*m.Tokens) || m.Machine == "" || len(m.PerRank) != 3 || x.MeanUS < x.MinUS || m.CopyRatio == 0 {
 				t.Errorf("%s, row %d: %+v, %+v", name, i, x, m)
 			}
 			if name == "ll" && (m.SendUS == 0 || m.UnpackUS == 0) {

@@ -10,7 +10,7 @@ import (
 
 // Published is a figure that others published, on machines of their own: GPUs and, but within a node, a real network.
 type Published struct {
-	Bench, Op    string // Op: dispatch or combine of ll and ht
+	Bench, Op    string // Op: dispatch or combine of ll and ht; of ht with a known layout, as DeepEP's own tests time it (cached handle)
 	Ranks, Nodes int    // ll, ht; tokens, hidden and top-k are publishedTokens, publishedHidden and publishedTopK
 	System       string
 	US           float64 // 0: not given
@@ -80,20 +80,20 @@ var published = []Published{
 	{"ll", "dispatch", 256, 32, "DeepEP", 194, 39, deepEPLL},
 	{"ll", "combine", 256, 32, "DeepEP", 360, 40, deepEPLL},
 
-	{"ht", "dispatch", 16, 2, "GIN", 0, 84.36, paperHT},
-	{"ht", "dispatch", 16, 2, "NVSHMEM", 0, 84.97, paperHT},
+	{"ht", "dispatch again", 16, 2, "GIN", 0, 84.36, paperHT},
+	{"ht", "dispatch again", 16, 2, "NVSHMEM", 0, 84.97, paperHT},
 	{"ht", "combine", 16, 2, "GIN", 0, 66.2, paperHT},
-	{"ht", "dispatch", 32, 4, "GIN", 0, 61.7, paperHT},
+	{"ht", "dispatch again", 32, 4, "GIN", 0, 61.7, paperHT},
 	{"ht", "combine", 32, 4, "GIN", 0, 62.3, paperHT},
-	{"ht", "dispatch", 64, 8, "GIN", 0, 52.7, paperHT},
+	{"ht", "dispatch again", 64, 8, "GIN", 0, 52.7, paperHT},
 	{"ht", "combine", 64, 8, "GIN", 0, 52.9, paperHT},
-	{"ht", "dispatch", 8, 1, "DeepEP", 0, 153, deepEPHT},
+	{"ht", "dispatch again", 8, 1, "DeepEP", 0, 153, deepEPHT},
 	{"ht", "combine", 8, 1, "DeepEP", 0, 158, deepEPHT},
-	{"ht", "dispatch", 16, 2, "DeepEP", 0, 43, deepEPHT},
+	{"ht", "dispatch again", 16, 2, "DeepEP", 0, 43, deepEPHT},
 	{"ht", "combine", 16, 2, "DeepEP", 0, 43, deepEPHT},
-	{"ht", "dispatch", 32, 4, "DeepEP", 0, 58, deepEPHT},
+	{"ht", "dispatch again", 32, 4, "DeepEP", 0, 58, deepEPHT},
 	{"ht", "combine", 32, 4, "DeepEP", 0, 57, deepEPHT},
-	{"ht", "dispatch", 64, 8, "DeepEP", 0, 51, deepEPHT},
+	{"ht", "dispatch again", 64, 8, "DeepEP", 0, 51, deepEPHT},
 	{"ht", "combine", 64, 8, "DeepEP", 0, 50, deepEPHT},
 }
 

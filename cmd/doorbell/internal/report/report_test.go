@@ -72,7 +72,7 @@ func experts() Result {
 	return r
 }
 
-// rails has the rows of ht on two nodes, and of a dispatch on one.
+// rails has the rows of ht on two nodes, and of a dispatch on one, both again.
 func rails() Result {
 	r := experts()
 	r.Bench = "ht"
@@ -83,7 +83,7 @@ func rails() Result {
 		MessageBytes: 7504, Messages: 65274, RowBytes: 7472, Rows: 346752, OwnBytes: 21672 * 7472, LSABytes: 325080 * 7472, NetworkBytes: 65274 * 7504,
 		LayoutUS: 10.0001234, SendUS: 5, WaitUS: 2.5, Copies: []Copy{{"place", 346752, 7392, 3.25}, {"stage", 65274, 7392, 1}, {"put", 65274, 7392, 1}}, CopyRatio: 3.33,
 	}
-	row.Bytes, row.MoE = 7392, &two
+	row.Label, row.Bytes, row.MoE = "dispatch again", 7392, &two
 	r.Rows = []Row{row}
 	one := two
 	one.Wire, one.PaperBytes, one.RDMABytes, one.MessageBytes, one.Messages, one.NetworkBytes, one.Copies = "rank", one.NVLinkBytes, 0, 0, 0, 0, one.Copies[:1]
