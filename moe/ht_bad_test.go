@@ -250,8 +250,8 @@ func TestHTRefusedLaunch(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		wantError(t, h.DispatchAgain(on, got, x.in.X), "kernel HTTell")
-		wantError(t, st.Replay(g), "an operation was not recorded", "HTTell")
+		wantError(t, h.DispatchAgain(on, got, x.in.X), "kernel HTDispatch")
+		wantError(t, st.Replay(g), "an operation was not recorded", "HTDispatch")
 		return g.Close()
 	})
 	if err != nil {

@@ -21,7 +21,7 @@ func (h *HTBuffer) Dispatch(st *doorbell.Stream, x Tokens) (*HTReceived, error) 
 	}
 	r := &HTReceived{h: h, tokens: x, op: h.dispatches, life: h.life}
 	a := h.args(r)
-	if err := h.queue(st, launchHT(HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.tells(a), h.moves(a)); err != nil {
+	if err := h.queue(st, h.places(a), h.tells(a), h.moves(a)); err != nil {
 		return nil, err
 	}
 	h.dispatches++
@@ -39,7 +39,7 @@ func (h *HTBuffer) DispatchAgain(st *doorbell.Stream, r *HTReceived, x gpu.Ptr[b
 	}
 	a := h.args(r)
 	a.X, a.Again = x, 1
-	if err := h.queue(st, h.tells(a), h.moves(a)); err != nil {
+	if err := h.queue(st, h.moves(a)); err != nil {
 		return err
 	}
 	r.tokens.X = x
@@ -47,7 +47,8 @@ func (h *HTBuffer) DispatchAgain(st *doorbell.Stream, r *HTReceived, x gpu.Ptr[b
 	return nil
 }
 
-// tells and moves are the launches that bring rows to places that HTLayout has found or, again, that are known.
+// places, tells and moves are the launches of a dispatch: the first two find where rows go, which is known where it is repeated.
+func (h *HTBuffer) places(a HT) htLaunch { return launchHT(HTLayoutKernel, h.opt.layoutGrid(), a) }
 func (h *HTBuffer) tells(a HT) htLaunch {
 	return launchHT(HTTellKernel, doorbell.Grid{Blocks: 1, Warps: h.warps()}, a)
 }
@@ -83,7 +84,7 @@ func (h *HTBuffer) Combine(st *doorbell.Stream, r *HTReceived, out HTCombined) e
 		}
 	}
 	a := h.args(r)
-	a.Y, a.YWeights, a.Bias = out.Y, out.Weights, out.Bias
+	a.Y, a.YWeights, a.Bias, a.Combine = out.Y, out.Weights, out.Bias, 1
 	return h.queue(st, launchHT(HTReadyKernel, doorbell.Grid{Blocks: 1, Warps: 1}, a), launchHT(HTCombineKernel, h.opt.grid(&h.lay), a))
 }
 
@@ -182,7 +183,7 @@ func (h *HTBuffer) args(r *HTReceived) HT {
 		DC: h.dc.Device(), Win: h.win.Device(), X: x.X, Idx: x.Experts, Weights: x.Weights, Count: x.Count,
 		Plan: r.plan(), Place: i32(r.layout(l.place)), Base: i32(r.layout(l.base)), Routes: i32(r.layout(l.routes)),
 		Routed: i32(r.layout(l.routed)), Selections: i32(r.layout(l.selections)), ExpertRows: r.ExpertRows(),
-		State: gpu.Cast[HTState](own(l.state)), Ways: gpu.Cast[HTWay](own(l.ways)), Mine: i32(own(l.mine)),
+		State: gpu.Cast[HTState](own(l.state)), Ways: gpu.Cast[HTWay](own(l.ways)), Before: i32(own(l.before)), Mine: i32(own(l.mine)),
 		Chosen: i32(own(l.experts)), Scratch: own(l.scratch),
 		Faults: Faults{Failed: gpu.Cast[uint32](own(l.failed)), Told: gpu.Cast[uint32](own(l.told)), Results: gpu.Cast[Result](h.host.Ptr())},
 		RowsAt: uint64(l.rows), InfosAt: uint64(l.infos), OutsAt: uint64(l.outs), OutWeightAt: uint64(l.outWeights),

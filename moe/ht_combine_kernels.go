@@ -16,7 +16,7 @@ func HTReady(t gpu.Thread, a HT) {
 	}
 	t.SyncBlock()
 	if t.Warp() == 0 {
-		a.signalNode(t, a.ready(a.DC.Rank))
+		a.signalNode(t, a.ready(a.DC.Rank), 1)
 	}
 }
 
@@ -48,7 +48,7 @@ func HTCombine(t gpu.Thread, a HT) {
 	}
 	a.tally(t, channel, role, bytes)
 	// Who writes outputs again knows by this that they were read.
-	a.signalNode(t, a.read(a.DC.Rank))
+	a.signalNode(t, a.read(a.DC.Rank), 1)
 	if channel == 0 && role == 0 {
 		a.awaitAll(t, a.read(0), a.near(0), a.near(a.Node), op*uint64(a.Channels*a.roles()))
 	}

@@ -14,15 +14,18 @@ import (
 //gpu:kernel warps=8
 //gpu:variant OneNode=1
 func HTDispatch(t gpu.Thread, a HT) {
-	if a.Faults.over(t) || !a.reaches(t) {
+	if a.Again != 0 {
+		if !a.meet(t) {
+			return
+		}
+	} else if a.Faults.over(t) {
 		return
 	}
-	channel, role := a.role(t)
-	if role == 0 {
-		for ; channel < a.Channels; channel += t.Blocks() * t.Warps() { // several only of one node, where nobody waits for room
-			a.send(t, channel)
-			a.tally(t, channel, role, uint64(a.Payload+a.InfoBytes))
-		}
+	if !a.reaches(t) {
+		return
+	}
+	if channel, role := a.role(t); role == 0 {
+		a.sendAll(t, channel)
 	} else {
 		a.forward(t, channel)
 		a.tally(t, channel, role, uint64(a.Payload+a.InfoBytes))
@@ -33,9 +36,54 @@ func HTDispatch(t gpu.Thread, a HT) {
 	if t.Lane() == 0 {
 		a.State.Raw().Sent = t.Clock()
 	}
-	if a.awaitAll(t, a.arrived(0), 0, a.DC.Ranks, a.State.Raw().Dispatches*uint64(a.Channels)) && t.Lane() == 0 {
-		a.State.Raw().Done = t.Clock()
+	op := a.op()
+	// That all of this rank's channels have arrived says that no warp looks at the operation's number any more.
+	if a.awaitAll(t, a.arrived(0), 0, a.DC.Ranks, op*uint64(a.Channels)) && t.Lane() == 0 {
+		a.State.Raw().Done, a.State.Raw().Dispatches = t.Clock(), op
 	}
+}
+
+// meet tells each rank that this one is done with the rows of the operation before, and waits for all, where the layout is known
+// and nothing else is told. All threads of a block call it.
+func (a *HT) meet(t gpu.Thread) bool {
+	op, first := a.op(), t.Block() == 0 && t.Index() == 0
+	if a.Faults.overBlock(t) {
+		return false
+	}
+	if first {
+		a.State.Raw().Begin = t.Clock()
+	}
+	if t.Block() == 0 && t.Warp() == 0 {
+		a.signalNode(t, a.told(a.DC.Rank), 1)
+		c := gin.Open(&a.DC, 0)
+		for rank := range a.DC.Ranks {
+			if a.here(rank) || a.Missing.has(rank) {
+				continue
+			}
+			s := c.Signal(gin.ByWarp(t), gin.World(&a.DC), rank, gin.StrongInc(a.told(a.DC.Rank)))
+			a.Meter.note(t, false, 0, 0, 1)
+			if s != gin.OK && t.Lane() == 0 {
+				a.fail(s, FaultSend, rank, 0, 0)
+			}
+		}
+	}
+	if t.Warp() == 0 {
+		for rank := t.Lane(); rank < a.DC.Ranks; rank += gpu.WarpSize {
+			if !a.Missing.has(rank) {
+				a.await(t, a.told(rank), op, rank)
+			}
+		}
+	}
+	if a.Faults.overBlock(t) {
+		return false
+	}
+	if t.Block() == 0 && a.Meter.on() {
+		a.takeRows(t)
+	}
+	if first {
+		a.State.Raw().Known = t.Clock()
+	}
+	return true
 }
 
 // reaches says whether all ranks of this node have room for rows, and fails if not. A warp calls it, once: each look is a trip to memory.
@@ -60,23 +108,40 @@ type htRow struct {
 	token   int32
 }
 
-// send sends the tokens of a channel.
-func (a *HT) send(t gpu.Thread, channel int32) {
+// sendAll sends the tokens of a channel and, of one node, of those further by as many as there are warps: there nobody waits for
+// room. It says once that all of them are sent, when other nodes have theirs too: from then on the operation may have ended.
+func (a *HT) sendAll(t gpu.Thread, channel int32) {
+	first, sent := channel, uint64(0)
+	for ; channel < a.Channels; channel += t.Blocks() * t.Warps() {
+		good := a.send(t, channel)
+		a.tally(t, channel, 0, uint64(a.Payload+a.InfoBytes))
+		if !good {
+			return
+		}
+		sent++
+	}
+	a.drain(t, first, a.Msg)
+	a.signalNode(t, a.arrived(a.DC.Rank), sent)
+}
+
+// send sends the tokens of a channel. Each channel begins with another rank, so that all ways are busy all the time.
+func (a *HT) send(t gpu.Thread, channel int32) bool {
 	token, end := a.channel(channel)
-	past := a.pastCaches()
+	past, tokens := a.pastCaches(), a.Plan.Raw().Tokens
 	for ; token < end; token++ {
 		places := a.Place.At(int(token) * int(a.DC.Ranks))
 		if a.Again == 0 {
 			for rank := t.Lane(); rank < a.DC.Ranks; rank += gpu.WarpSize {
-				if p := places.At(int(rank)); p.Load() >= 0 {
-					p.Store(p.Load() + a.Base.At(int(rank)).Load())
+				p, before := places.At(int(rank)), a.before(rank, token/partTokens, tokens).Load()+a.Base.At(int(rank)).Load()
+				if p.Load() >= 0 {
+					p.Store(p.Load() + before)
 				}
 			}
 			t.SyncWarp()
 		}
 		r := a.rowOf(t, token)
 		for i := range a.Node {
-			rank := a.near((a.DC.Rank + i) % a.Node)
+			rank := a.near((a.DC.Rank + channel + i) % a.Node)
 			if row := places.At(int(rank)).Load(); row >= 0 {
 				a.deliver(t, rank, row, &r, past)
 			}
@@ -84,12 +149,11 @@ func (a *HT) send(t gpu.Thread, channel int32) {
 		for i := int32(1); i < a.nodes(); i++ {
 			node := (a.node() + i) % a.nodes()
 			if first, end := a.experts(node*a.Node, a.Node); a.goes(token, first, end) && !a.sendTo(t, channel, node, places.At(int(node*a.Node)), &r) {
-				return
+				return false
 			}
 		}
 	}
-	a.signalNode(t, a.arrived(a.DC.Rank))
-	a.drain(t, channel, a.Msg)
+	return true
 }
 
 // rowOf is a token as it is sent.
@@ -143,7 +207,7 @@ func (a *HT) sendTo(t gpu.Thread, channel, node int32, places gpu.Ptr[int32], r 
 	}
 	m := a.next(&w)
 	if t.Lane() == 0 {
-		gpu.Cast[htHeader](m).Store(htHeader{Token: uint32(r.token), Op: uint32(a.State.Raw().Dispatches)})
+		gpu.Cast[htHeader](m).Store(htHeader{Token: uint32(r.token), Op: uint32(a.op())})
 	}
 	to, experts, weights := a.parts(m)
 	for i := t.Lane(); i < a.Node; i += gpu.WarpSize {
@@ -176,7 +240,7 @@ func (a *HT) forward(t gpu.Thread, channel int32) {
 		n := a.routed(&w)
 		a.expect(t, &w, n)
 		if n == 0 {
-			a.signalNode(t, a.arrived(a.peer(w.node)))
+			a.signalNode(t, a.arrived(a.peer(w.node)), 1)
 		}
 	}
 	a.serve(t, channel, passesOn)
@@ -198,7 +262,7 @@ func (a *HT) passCome(t gpu.Thread, w *way, left uint64) (n uint64, good bool) {
 	}
 	if n == left {
 		a.free(t, w)
-		a.signalNode(t, a.arrived(a.peer(w.node)))
+		a.signalNode(t, a.arrived(a.peer(w.node)), 1)
 	}
 	return n, true
 }
@@ -219,7 +283,7 @@ func (a *HT) pass(t gpu.Thread, w *way) bool {
 	m, route := a.message(w), a.route(w, a.count(w).Left)
 	h := gpu.Cast[htHeader](m).Load()
 	places, experts, weights := a.parts(m)
-	good := h.Op == uint32(a.State.Raw().Dispatches) && h.Token < uint32(a.MaxTokens)
+	good := h.Op == uint32(a.op()) && h.Token < uint32(a.MaxTokens)
 	for i := range a.Node {
 		p := places.At(int(i)).Load()
 		good = good && p >= -1 && p < a.MaxRows

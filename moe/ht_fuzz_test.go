@@ -27,7 +27,6 @@ type garbledArgs struct {
 var garbledTell = gpu.NewKernel("garbledTell", func(t gpu.Thread, a garbledArgs) {
 	at := a.A.countsAt(a.A.OutAt, 1, 1)
 	gpu.CopyWarp(t, a.A.Win.Base.Byte(at), a.Layout, uint64(a.Layouts))
-	a.A.State.Raw().Dispatches = 1
 	w := a.A.way(0, 1, a.A.Msg)
 	w.c.Put(gin.ByWarp(t), gin.World(&a.A.DC), 1, a.A.Win, a.A.countsAt(a.A.InAt, 1, 0), a.A.Win, at, uint64(a.A.CountBytes), gin.StrongInc(a.A.told(0)))
 }, "")
@@ -109,7 +108,7 @@ func garble(c *doorbell.Comm, h *HTBuffer, layout, message []byte) error {
 		h.keep(st, r)
 		a := h.args(r)
 		a.DC.Timeout = uint64(50 * time.Millisecond) // of these kernels alone: what never comes is waited for so long
-		return errors.Join(h.queue(st, launchHT(HTLayoutKernel, h.opt.layoutGrid(&h.lay), a), h.tells(a), h.moves(a)), h.Wait(context.Background(), st))
+		return errors.Join(h.queue(st, h.places(a), h.tells(a), h.moves(a)), h.Wait(context.Background(), st))
 	}
 	put := func(b []byte, most int) (gpu.Ptr[byte], int, error) {
 		m, err := c.Alloc(64)

@@ -23,7 +23,7 @@ type HTPlan struct {
 
 // HTState is what grows with each operation. Kernels alone change it, so that launches that were recorded may be replayed.
 type HTState struct {
-	Dispatches, Combines     uint64
+	Dispatches, Combines     uint64 // that have ended; that have begun
 	Begin, Known, Sent, Done uint64 // of the last dispatch, on the device's clock: begun, layout known, own rows sent, all there
 	_                        [16]byte
 }
@@ -64,7 +64,7 @@ type HT struct {
 	Bias     [2]gpu.Ptr[byte] // [token] rows, or nil
 
 	Plan       gpu.Ptr[HTPlan]
-	Place      gpu.Ptr[int32] // [token][rank]: the token's row there, -1 for none; until the rows are sent, of this rank's alone
+	Place      gpu.Ptr[int32] // [token][rank]: the token's row there, -1 for none; until the rows are sent, of its part's alone
 	Base       gpu.Ptr[int32] // [rank]: where this rank's rows begin there
 	Routes     gpu.Ptr[int32] // [channel][node][message][rank of this node]: row of what came from that node
 	Routed     gpu.Ptr[int32] // [channel][node]: how many messages those are
@@ -73,6 +73,7 @@ type HT struct {
 
 	State   gpu.Ptr[HTState]
 	Ways    gpu.Ptr[HTWay] // [channel][node]
+	Before  gpu.Ptr[int32] // [rank][part] rows of this rank's tokens of the parts before
 	Mine    gpu.Ptr[int32] // [rank] rows, then [channel][node] messages, of this rank's tokens
 	Chosen  gpu.Ptr[int32] // [expert] selections of this rank's tokens; 0 between dispatches
 	Scratch gpu.Ptr[byte]  // [warp] a payload
@@ -96,6 +97,8 @@ type HT struct {
 	Format, Values, Payload      int32 // bytes of a row's elements; with their scales
 	Again                        int32 // 1: the layout is there already
 	OneNode                      int32 // 1: there is one node, and kernels have no part for others
+	Combine                      int32 // 1: of a combine: the dispatch has ended
+	_                            [4]byte
 }
 
 func (a *HT) row() uint64 { return 2 * uint64(a.Hidden) }
@@ -171,9 +174,12 @@ func (a *HT) pastCaches() bool {
 	return gpu.WarpSize == 1 && uint64(a.Plan.Raw().Tokens)*uint64(a.Payload) > coreBytes
 }
 
-// fail is Faults', of the dispatch that HTTell has begun last.
+// op is the number of a dispatch, from 1 on, until it has ended.
+func (a *HT) op() uint64 { return a.State.Raw().Dispatches + 1 }
+
+// fail is Faults', of the newest dispatch.
 func (a *HT) fail(s gin.Status, what uint32, rank int32, x, y int64) {
-	a.Faults.fail(&a.DC, a.State.Raw().Dispatches-1, s, what, rank, x, y)
+	a.Faults.fail(&a.DC, a.State.Raw().Dispatches-uint64(a.Combine), s, what, rank, x, y)
 }
 
 // What lies where.
@@ -213,9 +219,9 @@ func (a *HT) role(t gpu.Thread) (channel, role int32) {
 	return w / a.roles(), w % a.roles()
 }
 
-// signalNode raises a signal of context 0 at each rank of this node, a lane each, unless something has failed: it would say
+// signalNode raises a signal of context 0 by n at each rank of this node, a lane each, unless something has failed: it would say
 // that all came before it.
-func (a *HT) signalNode(t gpu.Thread, id int32) {
+func (a *HT) signalNode(t gpu.Thread, id int32, n uint64) {
 	if a.Faults.over(t) {
 		return
 	}
@@ -223,7 +229,7 @@ func (a *HT) signalNode(t gpu.Thread, id int32) {
 	c := gin.Open(&a.DC, 0)
 	for i := t.Lane(); i < a.Node; i += gpu.WarpSize {
 		rank := a.near((a.DC.Rank + i) % a.Node)
-		if s := c.LSASignal(gin.ByThread(t), gin.LSARank(&a.DC, rank), id, 1); s != gin.OK {
+		if s := c.LSASignal(gin.ByThread(t), gin.LSARank(&a.DC, rank), id, n); s != gin.OK {
 			a.fail(s, FaultSend, rank, 0, 0)
 		}
 	}

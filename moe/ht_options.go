@@ -114,8 +114,8 @@ type htLayout struct {
 	// Offsets in the window.
 	rows, infos, outs, outWeights, rings, stage, countsIn, countsOut, window int
 	// Offsets in what is of this rank alone; those of a layout from its beginning.
-	failed, told, state, ways, mine, experts, missing, scratch, layouts, own int
-	place, base, routes, routed, selections, expertRows, layoutBytes         int
+	failed, told, state, ways, before, mine, experts, missing, scratch, layouts, own int
+	place, base, routes, routed, selections, expertRows, layoutBytes                 int
 
 	meter meterTables
 }
@@ -151,15 +151,16 @@ func (o *HTOptions) layout(ranks, lsa int) htLayout {
 	l.selections, l.expertRows = take(p, 4*l.locals), take(p, 4*l.locals)
 	w = &l.own
 	l.failed, l.told, l.state, l.ways = take(w, 4), take(w, 8), take(w, 64), take(w, 64*ways)
+	l.before = take(w, 4*ranks*int(partsOf(int32(o.MaxTokens))))
 	l.mine, l.experts, l.missing = take(w, 4*(ranks+ways)), take(w, 4*o.Experts), take(w, 4*ranks)
 	l.meter = newMeterTables(func(bytes int) int { return take(w, bytes) }, ranks, l.locals)
 	l.scratch, l.layouts = take(w, 2*o.Channels*l.payload), take(w, o.Layouts*l.layoutBytes)
 	return l
 }
 
-// layoutGrid is what HTLayout runs with: a block for each rank and node, and no more than there are channels.
-func (o *HTOptions) layoutGrid(l *htLayout) doorbell.Grid {
-	return doorbell.Grid{Blocks: min(l.ranks+l.nodes, o.Channels), Warps: min(o.Channels, 16)}
+// layoutGrid is what HTLayout runs with: a warp for each part of the tokens, and no more than there are channels.
+func (o *HTOptions) layoutGrid() doorbell.Grid {
+	return doorbell.Grid{Blocks: min(int(partsOf(int32(o.MaxTokens))), o.Channels), Warps: 1}
 }
 
 // grid is what HTCombine runs with: for each channel a warp that gathers and, where there are other nodes, one that gives back.

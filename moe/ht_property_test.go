@@ -23,7 +23,7 @@ func TestHTProperty(t *testing.T) {
 		ranks := rapid.IntRange(1, 6).Draw(rt, "ranks")
 		experts := rapid.IntRange(1, 17).Draw(rt, "experts")
 		o := moe.HTOptions{
-			MaxTokens: rapid.IntRange(1, 12).Draw(rt, "tokens"), Experts: experts, TopK: rapid.IntRange(1, 9).Draw(rt, "topk"),
+			MaxTokens: rapid.IntRange(1, 12).Draw(rt, "tokens") * rapid.SampledFrom([]int{1, 1, 1, 6}).Draw(rt, "times"), Experts: experts, TopK: rapid.IntRange(1, 9).Draw(rt, "topk"),
 			Hidden: 8 * rapid.IntRange(1, 50).Draw(rt, "hidden/8"), NoLSA: rapid.Bool().Draw(rt, "no lsa"),
 			Format: moe.Format(rapid.IntRange(0, 3).Draw(rt, "format")), Align: rapid.SampledFrom([]int{0, 1, 7, 64}).Draw(rt, "align"),
 			Layouts: rapid.IntRange(0, 2).Draw(rt, "layouts"), Contexts: rapid.IntRange(0, 3).Draw(rt, "contexts"),

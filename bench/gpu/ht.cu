@@ -60,7 +60,7 @@ DB bool await(const ht &a, what w, uint64_t least, int32_t rank) {
   context c(a.DC, 0);
   if (failed(a.Faults)) c.timeout_ns = 0;
   uint32_t s = c.wait_lsa_signal(by_thread, signal_id(a, w, rank), least, from_team(world(a.DC)));
-  if (s != ok) fail(a.Faults, a.State->Dispatches - 1, s, moe::fault_wait, rank, 0, 0);
+  if (s != ok) fail(a.Faults, a.State->Dispatches - uint64_t(a.Combine), s, moe::fault_wait, rank, 0, 0);
   return s == ok;
 }
 
@@ -70,37 +70,24 @@ DB bool await_all(const ht &a, what w, uint64_t least) {
   return vote(!good) == 0;
 }
 
-// signal_all raises a signal at each rank, a lane each. The lanes' stores are seen before it.
-DB void signal_all(const ht &a, what w) {
+// signal_all raises a signal by n at each rank, a lane each. The lanes' stores are seen before it.
+DB void signal_all(const ht &a, what w, uint64_t n) {
   if (over_warp(a)) return;
   sync_warp();
-  if (ilane() < a.DC.Ranks) word::add_release_sys(a.DC.PeerLSA[ilane()] + signal_id(a, w, a.DC.Rank), 1);
+  if (ilane() < a.DC.Ranks) word::add_release_sys(a.DC.PeerLSA[ilane()] + signal_id(a, w, a.DC.Rank), n);
 }
 
-// go_count is how many of some tokens select one of some experts. A warp calls it.
-DB uint32_t go_count(const ht &a, range of_tokens, range of) {
-  uint32_t n = 0;
-  for (int32_t from = of_tokens.first; from < of_tokens.end; from += 32) {
-    int32_t token = from + ilane();
-    n += bits(vote(token < of_tokens.end && goes(a, token, of)));
-  }
-  return n;
-}
+constexpr int32_t part_tokens = 32;  // that a warp numbers at once
 
-// place_rows numbers the tokens that go to a rank. A block calls it.
-DB void place_rows(const ht &a, int32_t rank, int32_t all) {
-  SHARED uint32_t of_warps[32];
+DB int32_t parts_of(int32_t all) { return (all + part_tokens - 1) / part_tokens; }
+
+// before is how many rows a part has for a rank and, once HTTell has added up, the parts before it.
+DB int32_t &before(const ht &a, int32_t rank, int32_t part, int32_t all) { return a.Before[rank * parts_of(all) + part]; }
+
+// place_rows numbers those of some tokens that go to a rank, from 0, and says how many they are. A warp calls it.
+DB uint32_t place_rows(const ht &a, int32_t rank, range mine) {
   range of = experts_of(a, rank);
-  int32_t each = (all + int32_t(threads()) - 1) / int32_t(threads()) * 32, first = int32_t(warp()) * each;
-  range mine = {first < all ? first : all, first + each < all ? first + each : all};
-  uint32_t counted = go_count(a, mine, of), n = 0, total = 0;
-  if (lane() == 0) of_warps[warp()] = counted;
-  sync_block();
-  for (uint32_t w = 0; w < warps(); w++) {
-    if (w < warp()) n += of_warps[w];
-    total += of_warps[w];
-  }
-  sync_block();
+  uint32_t n = 0;
   for (int32_t from = mine.first; from < mine.end; from += 32) {
     int32_t token = from + ilane();
     bool here = token < mine.end && goes(a, token, of);
@@ -108,32 +95,58 @@ DB void place_rows(const ht &a, int32_t rank, int32_t all) {
     if (token < mine.end) a.Place[token * a.DC.Ranks + rank] = here ? int32_t(n + bits(set & ((1u << lane()) - 1))) : -1;
     n += bits(set);
   }
-  if (thread() == 0) a.Mine[rank] = int32_t(total);
+  return n;
 }
 
 KERNEL(HTLayout, ht, 32) {
   int32_t all = tokens(a);
-  for (int32_t rank = int32_t(block()); rank < a.DC.Ranks; rank += int32_t(blocks())) place_rows(a, rank, all);
-  for (int32_t i = iwarp() * 32 + ilane(); i < all * a.TopK; i += iwarps() * 32) {
-    int32_t e = a.Idx[i];
-    if (e < -1 || e >= a.Experts)
-      refuse(a.Faults, a.State->Dispatches, moe::fault_selection, a.DC.Rank, i, e);
-    else if (e >= 0)
-      add_gpu(reinterpret_cast<uint32_t *>(a.Chosen + e), 1);
+  for (int32_t p = iwarp(); p * part_tokens < all; p += iwarps()) {
+    int32_t first = p * part_tokens, end = first + part_tokens < all ? first + part_tokens : all;
+    for (int32_t rank = 0; rank < a.DC.Ranks; rank++) {
+      uint32_t n = place_rows(a, rank, {first, end});
+      if (lane() == 0) before(a, rank, p, all) = int32_t(n);
+    }
+    for (int32_t i = first * a.TopK + ilane(); i < end * a.TopK; i += 32) {
+      int32_t e = a.Idx[i];
+      if (e < -1 || e >= a.Experts)
+        refuse(a.Faults, a.State->Dispatches, moe::fault_selection, a.DC.Rank, i, e);
+      else if (e >= 0)
+        add_gpu(reinterpret_cast<uint32_t *>(a.Chosen + e), 1);
+    }
+  }
+}
+
+// add_parts finds how many rows for each rank are of the parts before each, and how many of all, a warp for each rank.
+DB void add_parts(const ht &a) {
+  const int32_t all = tokens(a), parts = parts_of(all), per = (parts + 31) / 32;
+  const int32_t from = ilane() * per < parts ? ilane() * per : parts, to = from + per < parts ? from + per : parts;
+  for (int32_t rank = int32_t(warp()); rank < a.DC.Ranks; rank += int32_t(warps())) {
+    int32_t mine = 0;
+    UNROLL_4 for (int32_t p = from; p < to; p++) mine += before(a, rank, p, all);
+    int32_t n = mine;
+    for (int32_t d = 1; d < 32; d *= 2) {
+      int32_t more = int32_t(shfl(uint32_t(n), uint32_t(ilane() < d ? 0 : ilane() - d)));
+      if (ilane() >= d) n += more;
+    }
+    n -= mine;
+    UNROLL_4 for (int32_t p = from; p < to; p++) {
+      int32_t more = before(a, rank, p, all);
+      before(a, rank, p, all) = n;
+      n += more;
+    }
+    if (lane() == 31) a.Mine[rank] = n;
   }
 }
 
 // tell tells a rank of this one's layout.
 DB void tell(const ht &a, uint64_t op, int32_t rank) {
-  if (!a.Again) {
-    int32_t *out = reinterpret_cast<int32_t *>(lsa_pointer(a.Win, rank, counts_at(a, op, a.DC.Rank)));
-    for (int32_t i = ilane(); i < a.DC.Ranks; i += 32) out[i] = a.Mine[i];
-    out += a.DC.Ranks + a.Channels;  // past the channels' messages between nodes, of which there are none
-    range of = experts_of(a, rank);
-    for (int32_t e = of.first + ilane(); e < of.end; e += 32) {
-      out[e - of.first] = a.Chosen[e];
-      a.Chosen[e] = 0;
-    }
+  int32_t *out = reinterpret_cast<int32_t *>(lsa_pointer(a.Win, rank, counts_at(a, op, a.DC.Rank)));
+  for (int32_t i = ilane(); i < a.DC.Ranks; i += 32) out[i] = a.Mine[i];
+  out += a.DC.Ranks + a.Channels;  // past the channels' messages between nodes, of which there are none
+  range of = experts_of(a, rank);
+  UNROLL_4 for (int32_t e = of.first + ilane(); e < of.end; e += 32) {
+    out[e - of.first] = a.Chosen[e];
+    a.Chosen[e] = 0;
   }
   sync_warp();
   if (lane() == 0) word::add_release_sys(a.DC.PeerLSA[rank] + signal_id(a, has_told, a.DC.Rank), 1);
@@ -150,11 +163,8 @@ DB int32_t told_of(const ht &a, uint64_t op, int32_t rank, int32_t i, int32_t mo
 DB void plan(const ht &a, uint64_t op) {
   moe::htplan *p = a.Plan;
   const int32_t me = int32_t(thread()), all = int32_t(threads());
-  if (me == 0) {
-    p->Rows = 0, p->Refused = 0, p->Tokens = tokens(a);
-    if (a.Count && *a.Count > uint32_t(a.Tokens)) refuse(a.Faults, op - 1, moe::fault_tokens, a.DC.Rank, *a.Count, a.Tokens);
-  }
-  sync_block();
+  uint32_t rows = 0;
+  bool refused = false;
   for (int32_t rank = me; rank < a.DC.Ranks; rank += all) {
     int64_t n = 0;
     for (int32_t src = 0; src < a.DC.Ranks; src++) {
@@ -163,13 +173,16 @@ DB void plan(const ht &a, uint64_t op) {
     }
     if (n > a.MaxRows) {
       refuse(a.Faults, op - 1, moe::fault_rows, rank, n, a.MaxRows);
-      *reinterpret_cast<volatile uint32_t *>(&p->Refused) = 1;
-    } else if (rank == a.DC.Rank) {
-      p->Rows = uint32_t(n);
+      refused = true;
     }
+    if (rank == a.DC.Rank) rows = uint32_t(n);
   }
-  bool refused = any_of_block(*reinterpret_cast<volatile uint32_t *>(&p->Refused) != 0);
-  if (me == 0 && refused) p->Rows = 0;
+  refused = any_of_block(refused);
+  if (me == a.DC.Rank % all) p->Rows = refused ? 0 : rows;
+  if (me == 0) {
+    p->Refused = refused, p->Tokens = tokens(a);
+    if (a.Count && *a.Count > uint32_t(a.Tokens)) refuse(a.Faults, op - 1, moe::fault_tokens, a.DC.Rank, *a.Count, a.Tokens);
+  }
   for (int32_t i = me; i < a.Channels; i += all) a.Routed[i] = 0;
   range of = experts_of(a, a.DC.Rank);
   for (int32_t e = me; e < of.end - of.first; e += all) {
@@ -181,15 +194,15 @@ DB void plan(const ht &a, uint64_t op) {
 }
 
 KERNEL(HTTell, ht, 16) {
-  if (any_of_block(failed(a.Faults))) return;
+  if (over_warp(a)) return;
   uint64_t op = a.State->Dispatches + 1;
-  sync_block();
-  if (thread() == 0) a.State->Dispatches = op, a.State->Begin = word::clock_ns();
+  if (thread() == 0) a.State->Begin = word::clock_ns();
+  add_parts(a);
   sync_block();
   for (int32_t i = int32_t(warp()); i < a.DC.Ranks; i += int32_t(warps())) tell(a, op, (a.DC.Rank + i) % a.DC.Ranks);
   for (int32_t i = int32_t(thread()); i < a.DC.Ranks; i += int32_t(threads())) await(a, has_told, op, i);
-  if (any_of_block(failed(a.Faults))) return;
-  if (!a.Again) plan(a, op);
+  if (over_block(a.Faults)) return;
+  plan(a, op);
   if (thread() == 0) a.State->Known = word::clock_ns();
 }
 
@@ -211,12 +224,16 @@ DB void deliver(const ht &a, int32_t token, const uint8_t *payload, int32_t rank
 
 // send sends the tokens of a channel. A warp calls it.
 DB void send(const ht &a, int32_t channel) {
-  range of = a.Plan->Refused ? range{0, 0} : part(a, channel, a.Plan->Tokens);
+  const int32_t all = a.Plan->Tokens;
+  range of = a.Plan->Refused ? range{0, 0} : part(a, channel, all);
   for (int32_t token = of.first; token < of.end; token++) {
     int32_t *places = a.Place + token * a.DC.Ranks, place = -1;
     if (ilane() < a.DC.Ranks) {
       place = places[ilane()];
-      if (!a.Again && place >= 0) places[ilane()] = place += a.Base[ilane()];
+      if (!a.Again) {
+        int32_t more = before(a, ilane(), token / part_tokens, all) + a.Base[ilane()];
+        if (place >= 0) places[ilane()] = place += more;
+      }
     }
     const uint8_t *payload = a.X + uint64_t(uint32_t(token)) * row_bytes(a);
     if (a.Format != moe::bf16) {
@@ -227,25 +244,40 @@ DB void send(const ht &a, int32_t channel) {
       payload = to;
     }
     for (int32_t i = 0; i < a.DC.Ranks; i++) {
-      int32_t rank = (a.DC.Rank + i) % a.DC.Ranks, row = int32_t(shfl(uint32_t(place), uint32_t(rank)));
+      int32_t rank = (a.DC.Rank + channel + i) % a.DC.Ranks, row = int32_t(shfl(uint32_t(place), uint32_t(rank)));
       if (row >= 0) deliver(a, token, payload, rank, row);
     }
   }
-  signal_all(a, has_sent);
+}
+
+// meet tells each rank that this one is done with the rows of the operation before, and waits for all. A block calls it.
+DB bool meet(const ht &a) {
+  uint64_t op = a.State->Dispatches + 1;
+  const bool first = block() == 0 && thread() == 0;
+  if (over_block(a.Faults)) return false;
+  if (first) a.State->Begin = word::clock_ns();
+  if (iwarp() == 0) signal_all(a, has_told, 1);
+  if (warp() == 0 && ilane() < a.DC.Ranks) await(a, has_told, op, ilane());
+  if (over_block(a.Faults)) return false;
+  if (first) a.State->Known = word::clock_ns();
+  return true;
 }
 
 KERNEL(HTDispatch, ht, 8) {
-  if (over_warp(a)) return;
-  for (int32_t channel = iwarp(); channel < a.Channels; channel += iwarps()) send(a, channel);
+  if (a.Again ? !meet(a) : over_warp(a)) return;
+  uint64_t sent = 0;
+  for (int32_t channel = iwarp(); channel < a.Channels; channel += iwarps(), sent++) send(a, channel);
+  signal_all(a, has_sent, sent);
   if (iwarp() != 0) return;
   if (lane() == 0) a.State->Sent = word::clock_ns();
-  if (!await_all(a, has_sent, a.State->Dispatches * uint64_t(uint32_t(a.Channels)))) return;
-  if (lane() == 0) a.State->Done = word::clock_ns();
+  uint64_t op = a.State->Dispatches + 1;
+  if (!await_all(a, has_sent, op * uint64_t(uint32_t(a.Channels)))) return;
+  if (lane() == 0) a.State->Done = word::clock_ns(), a.State->Dispatches = op;
 }
 
 KERNEL(HTReady, ht, 1) {
   if (thread() == 0) a.State->Combines++;
-  signal_all(a, is_ready);
+  signal_all(a, is_ready, 1);
 }
 
 // at_once is how many loads of a lane are on their way; few_ranks how many ranks there are whose tokens are summed several columns
@@ -330,6 +362,6 @@ KERNEL(HTCombine, ht, 16) {
   const int32_t channel = iwarp();
   range of = a.Plan->Refused ? range{0, 0} : part(a, channel, a.Plan->Tokens);
   for (int32_t token = of.first; token < of.end; token++) gather(a, token);
-  signal_all(a, has_read);
+  signal_all(a, has_read, 1);
   if (channel == 0) await_all(a, has_read, op * uint64_t(uint32_t(a.Channels)));
 }

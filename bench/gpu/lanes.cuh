@@ -17,6 +17,7 @@
 #define KERNEL(name, A, warps) extern "C" __global__ void __launch_bounds__(32 * (warps), 1) name(const __grid_constant__ A a)
 #define SHARED __shared__
 #define UNROLL _Pragma("unroll")
+#define UNROLL_4 _Pragma("unroll 4")
 #define UNROLL_8 _Pragma("unroll 8")
 
 DB uint32_t thread() { return threadIdx.x; }

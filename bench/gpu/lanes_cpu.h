@@ -112,6 +112,7 @@ inline void launch(uint32_t block, uint32_t blocks, uint32_t count, void (*body)
   static void name##_thread(const A &a)
 #define SHARED static thread_local
 #define UNROLL
+#define UNROLL_4
 #define UNROLL_8
 
 inline uint32_t thread() { return lanes::current->now; }
