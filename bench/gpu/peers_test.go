@@ -79,8 +79,12 @@ func meetPeer(t *testing.T, c *doorbell.Comm, n, warps int, blocks []int) {
 		t.Errorf("%x blocks were refused", refused)
 	}
 
+	// What a barrier takes depends on where its words lie: each sample has others.
 	const barriers = 8192
+	var places []*doorbell.DevComm
 	took := median(func() time.Duration {
+		dc := must(c.DevComm(t.Context(), doorbell.Needs{Barriers: 1}))(t)
+		places = append(places, dc) // kept, or the next one would get the same
 		check(t, errors.Join(doorbell.Launch(st, kernels.BarriersKernel, doorbell.Grid{Blocks: 1, Warps: 1},
 			kernels.BarriersArgs{DC: dc.Device(), Iters: barriers, Result: gpu.Cast[kernels.Result](out.Ptr())}), st.Wait(t.Context())))
 		var r kernels.Result
@@ -93,6 +97,9 @@ func meetPeer(t *testing.T, c *doorbell.Comm, n, warps int, blocks []int) {
 		figure(c, "LSA barrier, 32 threads, GPUs of their own", `"p50_us":%.4f`, float64(took)/1e3/barriers)
 	}
 	check(t, c.Barrier(t.Context()))
+	for _, dc := range places {
+		check(t, dc.Close())
+	}
 }
 
 // median of several, since a GPU that had no work comes to its clock in the first.
