@@ -109,6 +109,35 @@ static void far_trips(const char *name, uint64_t *mem, cudaStream_t *st) {
   printf("{\"floor\":\"%s\",\"p50_us\":%.4f,\"min_us\":%.4f,\"max_us\":%.4f}\n", name, medians[medians.size() / 2], medians[0], medians.back());
 }
 
+// device_copies are the driver's, back to back, between two parts of the GPU's memory that take turns so that none is in a cache.
+static void device_copies(const char *name, size_t bytes, int times, cudaStream_t st) {
+  constexpr size_t half = size_t(1) << 29;
+  uint8_t *all;
+  cudaEvent_t begin, end;
+  CHECK(cudaMalloc(&all, 2 * half));
+  CHECK(cudaEventCreate(&begin));
+  CHECK(cudaEventCreate(&end));
+  std::vector<double> us;
+  for (int round = 0; round < 8; round++) {
+    CHECK(cudaEventRecord(begin, st));
+    for (int i = 0; i < times; i++) {
+      size_t at = i * bytes % (half - bytes + 1) & ~size_t(255);
+      CHECK(cudaMemcpyAsync(all + half + at, all + at, bytes, cudaMemcpyDeviceToDevice, st));
+    }
+    CHECK(cudaEventRecord(end, st));
+    CHECK(cudaStreamSynchronize(st));
+    float ms;
+    CHECK(cudaEventElapsedTime(&ms, begin, end));
+    if (round) us.push_back(ms * 1e3 / times);  // the first warms up
+  }
+  CHECK(cudaEventDestroy(begin));
+  CHECK(cudaEventDestroy(end));
+  CHECK(cudaFree(all));
+  std::sort(us.begin(), us.end());
+  double p50 = us[us.size() / 2];
+  printf("{\"floor\":\"%s\",\"p50_us\":%.4f,\"min_us\":%.4f,\"GBps\":%.1f}\n", name, p50, us[0], bytes / p50 / 1e3);
+}
+
 int main() {
   cudaStream_t st[2];
   uint64_t *host, *mem;
@@ -137,4 +166,6 @@ int main() {
   near_trips<word_release>("two kernels, 8 B and flag, release", mem, st);
   near_trips<word_add>("two kernels, 8 B and flag, release by add", mem, st);
   far_trips<word_add>("two kernels, 8 B and flag, release by add, over places", mem, st);
+  device_copies("device copy, 512 MiB", size_t(1) << 29, 6, st[0]);
+  device_copies("device copy, 14 KiB", 14336, 4096, st[0]);
 }

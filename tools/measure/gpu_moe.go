@@ -4,18 +4,42 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
+// moeRow is the row of an operation with so many tokens, of zeros if there is none.
+func moeRow(r *gpuRun, label string, tokens int) (row resultRow) {
+	if i := slices.IndexFunc(r.bench.Rows, func(row resultRow) bool { return row.Label == label && row.MoE.Tokens == tokens }); i >= 0 {
+		row = r.bench.Rows[i]
+	}
+	return row
+}
+
 // moeP50 is the median of an operation with so many tokens.
 func moeP50(label string, tokens int) func(*gpuRun) float64 {
+	return func(r *gpuRun) float64 { return moeRow(r, label, tokens).P50 }
+}
+
+// moving is the rate at which an operation moves all bytes of all ranks; 0 without a figure.
+func moving(label string, tokens int) func(*gpuRun) float64 {
 	return func(r *gpuRun) float64 {
-		for _, row := range r.bench.Rows {
-			if row.Label == label && row.MoE.Tokens == tokens {
-				return row.P50
-			}
+		row := moeRow(r, label, tokens)
+		if row.P50 == 0 {
+			return 0
 		}
-		return 0
+		return (row.MoE.OwnBytes + row.MoE.LSABytes + row.MoE.NetworkBytes) / row.P50 / 1e3
+	}
+}
+
+// message is an operation's time for each message that crosses the network, of all ranks; 0 without a figure.
+func message(label string, tokens int) func(*gpuRun) float64 {
+	return func(r *gpuRun) float64 {
+		row := moeRow(r, label, tokens)
+		if row.MoE.NetworkBytes == 0 {
+			return 0
+		}
+		return row.P50 * row.MoE.MessageBytes / row.MoE.NetworkBytes
 	}
 }
 
@@ -53,13 +77,24 @@ func moeCases() (all []gpuCase) {
 		add(fmt.Sprintf("ll, %d ranks, 128 tokens, FP8", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ll -n %d --experts 256 --tokens 128 --dtype fp8", ranks), 128, "", "")
 	}
 	for _, x := range []struct{ ranks, tokens int }{{4, 4096}, {8, 1024}} { // of 8 with 4,096 the host would compare 2.5 GB in each check
-		add(fmt.Sprintf("ht, %d ranks, %d tokens, BF16", x.ranks, x.tokens), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ht -n %d --experts 256 --tokens %d", x.ranks, x.tokens), x.tokens, "", "")
+		name, args := fmt.Sprintf("ht, %d ranks, %d tokens, BF16", x.ranks, x.tokens), fmt.Sprintf("ht -n %d --experts 256 --tokens %d", x.ranks, x.tokens)
+		add(name, "256 experts, hidden 7,168, top-8, ranks of one process, by stores", args, x.tokens, "", "")
+		for _, op := range []string{"dispatch", "dispatch again", "combine"} {
+			all = append(all, gpuCase{name + ", " + op + ", of the device copy", "all bytes of all ranks, those to the own rank too, over the median", "GB/s", "more", "at least 0.8x",
+				"bench " + args + lsaFlags, moving(op, x.tokens), "the driver's copy of 512 MiB within the GPU", floorsCommand, figureGBps("device copy, 512 MiB")})
+		}
 	}
 	for _, x := range []struct {
 		form   string
 		tokens int
 	}{{"ll", 128}, {"ht", 1024}} {
-		add(fmt.Sprintf("%s, 4 ranks on 2 virtual nodes, %d tokens", x.form, x.tokens), "32 experts, hidden 7,168, top-8, BF16, stores inside a node and puts by the proxy between", fmt.Sprintf("%s -n 4 --experts 32 --ranks-per-node 2 --tokens %d", x.form, x.tokens), x.tokens, "", "")
+		name, args := fmt.Sprintf("%s, 4 ranks on 2 virtual nodes, %d tokens", x.form, x.tokens), fmt.Sprintf("%s -n 4 --experts 32 --ranks-per-node 2 --tokens %d", x.form, x.tokens)
+		const what = "32 experts, hidden 7,168, top-8, BF16, stores inside a node and puts by the proxy between"
+		add(name, what, args, x.tokens, "", "")
+		for _, op := range []string{"dispatch", "combine"} {
+			all = append(all, gpuCase{name + ", " + op + ", a message", "the median over the messages between nodes, of all ranks, through pinned memory of the host", "us", "less", "",
+				"bench " + args + lsaFlags, message(op, x.tokens), "the driver's copy of 14 KiB within the GPU, back to back", floorsCommand, floorP50("device copy, 14 KiB", 1)})
+		}
 	}
 	return all
 }

@@ -100,16 +100,22 @@ func TestOverGPUs(t *testing.T) {
 	}
 }
 
-// TestMoERows: a row is of its operation and its number of tokens.
+// TestMoERows: a row is of its operation and its number of tokens, and figures made of its bytes are.
 func TestMoERows(t *testing.T) {
 	dir := t.TempDir()
 	fakeProgram(t, dir, "nvidia-smi", "echo 'Fake GPU, 1.2.3'")
 	fakeProgram(t, dir, "doorbell", `echo '{"verified":true,"rows":[{"label":"dispatch","p50_us":3,"moe":{"tokens":1}},{"label":"combine","p50_us":4,"moe":{"tokens":1}},
-{"label":"dispatch","p50_us":5,"moe":{"tokens":128}},{"label":"combine","p50_us":6,"moe":{"tokens":128}}]}' | tr -d '\n'`)
+{"label":"dispatch","p50_us":5,"moe":{"tokens":128}},{"label":"combine","p50_us":6,"moe":{"tokens":128}},
+{"label":"combine","p50_us":100,"moe":{"tokens":4096,"own_bytes":1e7,"lsa_bytes":2e7,"network_bytes":1e7}},
+{"label":"dispatch","p50_us":50,"moe":{"tokens":1024,"own_bytes":7,"message_bytes":14432,"network_bytes":1443200}}]}' | tr -d '\n'`)
+	fakeProgram(t, dir, "floors", `echo '{"floor":"device copy, 512 MiB","GBps":500}
+{"floor":"device copy, 14 KiB","p50_us":2}'`)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for name, want := range map[string]string{
 		"ll, 1 rank, 1 tokens, FP8, dispatch": `"min":3,`, "ll, 1 rank, 1 tokens, FP8, combine": `"min":4,`,
-		"ll, 1 rank, 128 tokens, BF16, dispatch": `"min":5,`, "ll, 1 rank, 128 tokens, BF16, combine": `"min":6,`, "ht, 4 ranks": "",
+		"ll, 1 rank, 128 tokens, BF16, dispatch": `"min":5,`, "ll, 1 rank, 128 tokens, BF16, combine": `"min":6,`, "ht, 4 ranks, 4096 tokens, BF16, dispatch": "",
+		"ht, 4 ranks, 4096 tokens, BF16, combine, of the device copy":      `"ratio":{"min":0.8,`,
+		"ht, 4 ranks on 2 virtual nodes, 1024 tokens, dispatch, a message": `"ratio":{"min":0.25,`,
 	} {
 		var out strings.Builder
 		err := runGPU(t.Context(), dir, &out, 1, name, func(int) []gpuCase { return moeCases() })

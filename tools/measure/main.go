@@ -210,10 +210,13 @@ type resultRow struct {
 	Max          float64 `json:"max_us"`
 	CheckedBytes int64   `json:"checked_bytes"`
 	MoE          struct {
-		Tokens    int
-		LSABytes  float64    `json:"lsa_bytes"` // of all ranks
-		PerRank   []struct{} `json:"per_rank"`
-		CopyRatio float64    `json:"copy_ratio"`
+		Tokens       int
+		OwnBytes     float64    `json:"own_bytes"` // these of all ranks
+		LSABytes     float64    `json:"lsa_bytes"`
+		NetworkBytes float64    `json:"network_bytes"`
+		MessageBytes float64    `json:"message_bytes"`
+		PerRank      []struct{} `json:"per_rank"`
+		CopyRatio    float64    `json:"copy_ratio"`
 	}
 }
 
