@@ -7,6 +7,7 @@ package gpu_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ func TestCopies(t *testing.T) {
 					if on.device != "cuda" {
 						continue // both are the same function there
 					}
-					moved := inTurn(t, st, k.ours, k.theirs, blocks, k.bytes)
+					moved := inTurn(t, newWatch(t, c, st), k.ours, k.theirs, blocks, k.bytes)
 					line := must(json.Marshal(map[string]any{"case": name, "ours": moved[0], "theirs": moved[1]}))(t)
 					fmt.Printf("pair: %s\n", line)
 				}
@@ -102,28 +103,45 @@ func TestCopies(t *testing.T) {
 }
 
 // inTurn is what ours and theirs move, GB/s, measured in turn.
-func inTurn(t *testing.T, st *doorbell.Stream, ours, theirs launch, blocks, n int) (moved [2][]float64) {
+func inTurn(t *testing.T, w *watch, ours, theirs launch, blocks, n int) (moved [2][]float64) {
 	t.Helper()
 	for range 5 {
 		for i, l := range []launch{ours, theirs} {
-			took := timed(t, st, func() error { return l(st, blocks) })
+			took := w.timed(t, func() error { return l(w.st, blocks) })
 			moved[i] = append(moved[i], float64(n)/took.Seconds()/1e9)
 		}
 	}
 	return moved
 }
 
+// watch times launches by the device's clock: a host that has waited for milliseconds sleeps, and comes late.
+type watch struct {
+	st     *doorbell.Stream
+	stamps *doorbell.Buffer
+}
+
+func newWatch(t *testing.T, c *doorbell.Comm, st *doorbell.Stream) *watch {
+	t.Helper()
+	return &watch{st, must(c.Alloc(binary.Size([2]kernels.Stamp{})))(t)}
+}
+
 // timed is the time of a launch among several, back to back.
-func timed(t *testing.T, st *doorbell.Stream, launch func() error) time.Duration {
+func (w *watch) timed(t *testing.T, launch func() error) time.Duration {
 	t.Helper()
 	const times = 6
-	check(t, errors.Join(launch(), st.Wait(t.Context())))
-	start := time.Now()
+	at := gpu.Cast[kernels.Stamp](w.stamps.Ptr())
+	stamp := func(i int) error {
+		return doorbell.Launch(w.st, kernels.StampTimeKernel, doorbell.Grid{Blocks: 1, Warps: 1}, kernels.StampArgs{At: at.At(i)})
+	}
+	check(t, errors.Join(launch(), stamp(0)))
 	for range times {
 		check(t, launch())
 	}
-	check(t, st.Wait(t.Context()))
-	return time.Since(start) / times
+	check(t, errors.Join(stamp(1), w.st.Wait(t.Context())))
+	var got [2]kernels.Stamp
+	_, err := binary.Decode(must(read(w.stamps))(t), binary.LittleEndian, &got)
+	check(t, err)
+	return time.Duration(got[1].Ns-got[0].Ns) / times
 }
 
 // TestLargePuts: 16 puts of 4 MiB in flight between ranks of one GPU, beside the same copies that the host queues back to back.

@@ -24,19 +24,25 @@ import (
 
 // TestPeers: copies to an LSA peer, by stores and by bulk copies of so many blocks, hold what was sent, to the byte; barriers
 // return as often on both. Under "doorbell run -n 2 --device cuda" each rank has a GPU, and lines for tools/measure say what
-// copies move and barriers take; else two ranks of this process have the software device.
+// copies move and barriers take; so have two ranks of this process with DOORBELL_LOCAL_GPUS=2, and else the software device.
 func TestPeers(t *testing.T) {
+	// So large, since a launch and the end of its stores take as long as 2 to 4 MiB do.
+	onGPUs := func(c *doorbell.Comm) { meetPeer(t, c, 512<<20, 32, []int{4, 8, 16, 32, 64, 132}) }
 	if env.Rank.IsSet(nil) {
 		needGPU(t)
 		c := must(doorbell.Open(t.Context(), doorbell.Options{Timeout: limit}))(t)
 		defer func() { check(t, c.Close()) }()
-		// So large, since a launch and the end of its stores take as long as 2 to 4 MiB do.
-		meetPeer(t, c, 512<<20, 32, []int{4, 8, 16, 32, 64, 132})
+		onGPUs(c)
 		return
 	}
+	dev, meet := "soft", func(c *doorbell.Comm) { meetPeer(t, c, 1<<20+4096+16, 2, []int{1, 3}) }
+	if env.LocalGPUs.IsSet(nil) {
+		needGPU(t)
+		dev, meet = "cuda", onGPUs
+	}
 	var ranks sync.WaitGroup
-	for _, c := range open(t, 2, "soft") {
-		ranks.Go(func() { meetPeer(t, c, 1<<20+4096+16, 2, []int{1, 3}) })
+	for _, c := range open(t, 2, dev) {
+		ranks.Go(func() { meet(c) })
 	}
 	ranks.Wait()
 }
@@ -51,6 +57,7 @@ func meetPeer(t *testing.T, c *doorbell.Comm, n, warps int, blocks []int) {
 	failed, out := must(c.Alloc(4))(t), must(c.Alloc(resultBytes))(t)
 	dc := must(c.DevComm(t.Context(), doorbell.Needs{Barriers: 1}))(t)
 	st := c.Stream()
+	w := newWatch(t, c, st)
 	pattern := make([]byte, n)
 	rand.NewChaCha8([32]byte{7}).Read(pattern)
 	check(t, send.Buffer().Write(0, pattern))
@@ -64,7 +71,7 @@ func meetPeer(t *testing.T, c *doorbell.Comm, n, warps int, blocks []int) {
 		for _, blocks := range blocks {
 			check(t, errors.Join(recv.Buffer().Write(0, make([]byte, n)), c.Barrier(t.Context())))
 			if c.Rank() == 0 {
-				took := median(func() time.Duration { return timed(t, st, func() error { return k.copies(st, blocks) }) })
+				took := median(func() time.Duration { return w.timed(t, func() error { return k.copies(st, blocks) }) })
 				figure(c, fmt.Sprintf("%s to the other GPU, %d blocks", k.name, blocks), `"GBps":%.2f`, float64(n)/took.Seconds()/1e9)
 			}
 			check(t, c.Barrier(t.Context()))
