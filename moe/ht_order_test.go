@@ -112,7 +112,7 @@ func TestHTGraph(t *testing.T) { htGraph(t, 60, 2, 4) }
 func htGraph(t *testing.T, replays int, perNode ...int) {
 	const ranks, tokens, hidden, topk, experts = 4, 9, 24, 3, 10
 	for _, perNode := range perNode {
-		w := newHT(t, ranks, doorbell.Options{RanksPerNode: perNode}, moe.HTOptions{MaxTokens: tokens, Hidden: hidden, TopK: topk, Experts: experts, Layouts: 2, Ring: 4})
+		w := newHT(t, ranks, doorbell.Options{RanksPerNode: perNode}, moe.HTOptions{MaxTokens: tokens, Hidden: hidden, TopK: topk, Experts: experts, Layouts: 2, Channels: 9, Ring: 4}) // of 9 a warp has two
 		var all []*htSolved
 		for i := range replays {
 			g, err := routing.Generate(routing.Options{Seed: uint64(i + 1), Ranks: ranks, Experts: experts, TopK: topk, Tokens: i % (tokens + 1), Uneven: i%2 == 1})

@@ -54,7 +54,8 @@ func (c *htCounted) add(p *ref.Problem, w *htWorld, r int, times uint64, measure
 	c.GIN.Bytes += (ranks-node)*layout + times*(put*uint64(o.MessageBytes(w.perNode))+came*uint64(o.AnswerBytes()))
 
 	warps := uint64(o.Channels) * min(ranks/node, 2)
-	c.LSA.Signals += times * (node + uint64(o.Channels)*ranks + node + warps*node)
+	// A warp of several channels, of one node, says once that all of them are sent.
+	c.LSA.Signals += times * (node + uint64(w.bufs[r].Senders())*node + uint64(o.Channels)*(ranks-node) + node + warps*node)
 	c.GIN.Signals += times * (ranks - node)
 	chunk := uint64(o.Chunk)
 	c.fewest += 2 * times * ((put+chunk-1)/chunk + (came+chunk-1)/chunk)
