@@ -254,9 +254,7 @@ func (e *endpoint) Poll(done []netplugin.Completion) int {
 			continue
 		}
 		some := l.read()
-		if l.heard.Load() != l.rxSeq { // a store is a locked instruction
-			l.heard.Store(l.rxSeq) // before the peer is told: a greeting must not fall behind that
-		}
+		l.mayGreet()
 		if some {
 			e.moved = true
 		} else {
@@ -326,7 +324,7 @@ func (l *link) leave() {
 		return
 	}
 	var b [headerBytes]byte
-	h := header{kind: kindBye, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
+	h := header{kind: kindBye, ack: l.tellable(l.next), epoch: l.e.cfg.Epoch}
 	h.encode(&b)
 	if l.nextOff == 0 && len(l.between) == 0 {
 		_, _ = unix.Write(l.fd, b[:]) // a peer that does not get it finds out by itself

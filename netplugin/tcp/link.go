@@ -56,7 +56,7 @@ type link struct {
 	small bool           // large packets do not seem to get through; see segments.go
 
 	fresh atomic.Pointer[attach]
-	heard atomic.Uint64 // rxSeq for connecting goroutines; it may be behind
+	heard atomic.Uint64 // what a greeting says took effect; it may be behind what the peer was told
 	gone  atomic.Bool   // dead, for connecting goroutines
 
 	fd     int   // -1 while there is no socket
@@ -66,13 +66,14 @@ type link struct {
 	broken bool  // the connector was told
 	breaks uint64
 
-	// Sending: frames [acked, tail) are kept; [next, tail) are to be written, of next's bytes nextOff are.
-	tx                []txItem
-	acked, next, tail uint64
-	nextOff           int
-	between           []byte            // what is left of a frame that has no place in tx, or that stands there and goes once more
-	control           [headerBytes]byte // an acknowledgement, for between
-	twice             []byte            // a frame that goes once more, for between
+	// Sending: frames [acked, tail) are kept; [next, tail) are to be written, of next's bytes nextOff are. Those below sent have
+	// been, by this socket or an earlier one: next goes back with each socket, sent does not.
+	tx                      []txItem
+	acked, next, sent, tail uint64
+	nextOff                 int
+	between                 []byte            // what is left to be written before the frames from next on
+	control                 [headerBytes]byte // an acknowledgement, for between
+	copied                  []byte            // a frame that goes once more, or the rest of one that need not go, for between
 
 	// Receiving.
 	rx        []byte
@@ -84,14 +85,15 @@ type link struct {
 	body      []byte // rest of the body that is received straight into the window
 	bodyHead  header
 	deadCtx   map[uint32]bool // contexts of the peer, one of whose frames was refused
-	noes      []no
-	later     []answer // frames that found no room
+	noes      []no            // in order, until they are acknowledged
+	later     []answer        // frames that found no room
 	iov       [][]byte
 	gets      map[uint64]getState
 	spare     [][]byte // buffers of replies that are acknowledged
 }
 
-// no is a refusal that is not written yet: nothing before it may acknowledge what it refuses.
+// no is a refusal of frame seq that stands, or will when there is room, at place at of those to be sent: the peer is not to
+// be told before it that the frame took effect.
 type no struct{ at, seq uint64 }
 
 // answer is a frame that waits for room.
@@ -109,7 +111,8 @@ func newLink(e *endpoint, peer int) *link {
 	return &link{e: e, peer: peer, fd: -1, tx: make([]txItem, txDepth), rx: make([]byte, rxBytes), iov: make([][]byte, 0, vecs)}
 }
 
-func (l *link) room() bool { return l.tail-l.acked < txDepth }
+// room says whether an operation can be queued: there is place, and no answer waits for it.
+func (l *link) room() bool { return len(l.later) == 0 && l.tail-l.acked < txDepth }
 
 // push queues a frame; there is room.
 func (l *link) push(h *header, data []byte, token uint64, want bool) uint64 {
@@ -177,16 +180,20 @@ func (l *link) pieces() [][]byte {
 	return l.iov
 }
 
-// putAck writes into a frame what took effect here: all before the first refusal that stands behind it.
+// putAck writes into a frame what took effect here.
 func (l *link) putAck(head *[headerBytes]byte, i uint64) {
-	ack := l.rxSeq
+	binary.LittleEndian.PutUint64(head[16:], l.tellable(i+1))
+}
+
+// tellable is what the peer may be told that took effect here, when the frames below place i have reached it: all before the
+// first refusal that has not.
+func (l *link) tellable(i uint64) uint64 {
 	for _, n := range l.noes {
-		if n.at > i {
-			ack = n.seq - 1
-			break
+		if n.at >= i {
+			return n.seq - 1
 		}
 	}
-	binary.LittleEndian.PutUint64(head[16:], ack)
+	return l.rxSeq
 }
 
 // add appends what of b is left after skip bytes.
@@ -215,36 +222,47 @@ func (l *link) wrote(n int) {
 		}
 		l.nextOff -= size
 		l.next++
-		for len(l.noes) > 0 && l.noes[0].at < l.next {
-			l.noes = l.noes[1:]
-		}
-		l.told, l.toldBytes = l.rxSeq, 0
+		l.told, l.toldBytes = binary.LittleEndian.Uint64(it.head[16:]), 0 // more may have come since its first byte was written
 		if l.nextOff == 0 && l.e.repeat != nil && l.e.repeat() {
-			l.twice = append(append(l.twice[:0], it.head[:]...), it.data...)
-			l.between = l.twice
+			l.goBetween(it, 0)
 		}
 	}
+	l.sent = max(l.sent, l.next)
+}
+
+// goBetween has the bytes of a frame from off on written before those from next on. They are copied: it is acknowledged soon.
+func (l *link) goBetween(it *txItem, off int) {
+	l.copied = append(append(l.copied[:0], it.head[min(off, headerBytes):]...), it.data[max(0, off-headerBytes):]...)
+	l.between = l.copied
 }
 
 // acknowledge says by itself what took effect, when no frame has said it for long.
 func (l *link) acknowledge() {
-	if l.fd < 0 || l.rxSeq == l.told || l.next < l.tail || len(l.between) > 0 || len(l.noes) > 0 {
+	if l.fd < 0 || l.rxSeq == l.told || l.next < l.tail || len(l.between) > 0 {
 		return
 	}
-	if l.rxSeq-l.told < ackFrames && l.toldBytes < ackBytes && l.idle < ackPasses {
+	ack := l.tellable(l.next)
+	if ack <= l.told || ack-l.told < ackFrames && l.toldBytes < ackBytes && l.idle < ackPasses {
 		return
 	}
-	h := header{kind: kindAck, ack: l.rxSeq, epoch: l.e.cfg.Epoch}
+	h := header{kind: kindAck, ack: ack, epoch: l.e.cfg.Epoch}
 	h.encode(&l.control)
 	l.between = l.control[:]
-	l.told, l.toldBytes = l.rxSeq, 0
+	l.told, l.toldBytes = ack, 0
 	l.write()
 }
 
-// took ends the operations that the peer says took effect.
+// took ends the operations that the peer says took effect. A peer that has greeted reads the old socket until it takes the new
+// one, so it may know more than its greeting said; and what comes by a socket that it has lost since may say less.
 func (l *link) took(ack uint64) error {
-	if ack < l.acked || ack > l.next {
-		return fmt.Errorf("%w: frame %d acknowledged, sent are %d to %d", errWire, ack, l.acked, l.next)
+	if ack > l.sent {
+		return fmt.Errorf("%w: frame %d acknowledged, %d were sent", errWire, ack, l.sent)
+	}
+	if ack > l.next { // these need not go again, but what has begun has to end
+		if l.nextOff > 0 {
+			l.goBetween(&l.tx[l.next%txDepth], l.nextOff)
+		}
+		l.next, l.nextOff = ack, 0
 	}
 	for ; l.acked < ack; l.acked++ {
 		it := &l.tx[l.acked%txDepth]
@@ -255,6 +273,9 @@ func (l *link) took(ack uint64) error {
 			l.spare = append(l.spare, it.data)
 		}
 		it.data = nil
+	}
+	for len(l.noes) > 0 && l.noes[0].at < l.acked {
+		l.noes = l.noes[1:]
 	}
 	return nil
 }
@@ -297,7 +318,16 @@ func (l *link) lose(cause error) {
 	} else if l.dead == nil && !l.broken {
 		l.broken = true
 		l.breaks++
+		l.mayGreet()
 		l.e.conn.again(l, cause)
+	}
+}
+
+// mayGreet notes what the next greeting says. A refusal that is not acknowledged goes again, so the peer must not take its
+// frame for one that took effect.
+func (l *link) mayGreet() {
+	if n := l.tellable(l.acked); l.heard.Load() != n { // a store is a locked instruction
+		l.heard.Store(n)
 	}
 }
 
@@ -341,7 +371,6 @@ func (l *link) adopt() {
 	}
 	l.fd, l.broken = a.fd, false
 	l.r, l.w, l.body, l.between, l.nextOff = 0, 0, nil, nil, 0
-	l.next = max(l.next, a.seen) // what it says it has was sent
 	if err := l.took(a.seen); err != nil {
 		l.lose(err)
 		return

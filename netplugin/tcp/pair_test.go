@@ -64,7 +64,6 @@ func newPairOf(t testing.TB, plugin netplugin.Plugin, bytes int, timeout time.Du
 		t.Cleanup(func() { e.Close() })
 		p.ep[r] = e.(*endpoint)
 		addrs[r] = p.ep[r].Address()
-		p.win[r], p.sig[r] = make([]byte, bytes), make([]byte, 4096)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -77,6 +76,16 @@ func newPairOf(t testing.TB, plugin netplugin.Plugin, bytes int, timeout time.Du
 			t.Fatal(err)
 		}
 	}
+	p.share(bytes)
+	return p
+}
+
+// share makes each rank's window and signals, and has the other import them.
+func (p *pair) share(bytes int) {
+	p.t.Helper()
+	for r := range p.ep {
+		p.win[r], p.sig[r] = make([]byte, bytes), make([]byte, 4096)
+	}
 	for r, e := range p.ep {
 		w, err1 := p.ep[1-r].Export(p.win[1-r], false)
 		s, err2 := p.ep[1-r].Export(p.sig[1-r], true)
@@ -84,10 +93,9 @@ func newPairOf(t testing.TB, plugin netplugin.Plugin, bytes int, timeout time.Du
 		p.to[r], err3 = e.Import(1-r, netplugin.Key{Bytes: w, Size: bytes})
 		p.ts[r], err4 = e.Import(1-r, netplugin.Key{Bytes: s, Size: 4096})
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
-			t.Fatal(err)
+			p.t.Fatal(err)
 		}
 	}
-	return p
 }
 
 func (p *pair) put(r int, off int, data []byte, signal int, add uint64) netplugin.Op {
@@ -447,10 +455,7 @@ func FuzzStream(f *testing.F) {
 	f.Add(frame(header{kind: kindReply, seq: 1, off: 1}, "abc"), 7)
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), 5)
 	f.Fuzz(func(t *testing.T, stream []byte, cut int) {
-		e := &endpoint{cfg: netplugin.Config{Rank: 0, Ranks: 2}, local: map[uint32]region{}, waste: make([]byte, MaxBytes)}
-		e.conn = &connector{e: e, last: map[int]error{}}
-		e.conn.life, e.conn.stop = context.WithCancel(context.Background())
-		e.conn.stop() // nobody connects again
+		e := alone(0)
 		guard := make([]byte, 3*8192)
 		for i := range guard {
 			guard[i] = 0xa5
@@ -458,7 +463,7 @@ func FuzzStream(f *testing.F) {
 		win, sig := guard[8192:8192+4096], guard[16384:16384+64]
 		_, _ = e.Export(win, false)
 		_, _ = e.Export(sig, true)
-		l := newLink(e, 1)
+		l := e.all[0]
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		if err == nil {
 			err = errors.Join(unix.SetNonblock(fds[0], true), unix.SetNonblock(fds[1], true))

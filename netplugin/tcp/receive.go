@@ -125,8 +125,8 @@ func (l *link) accept(h *header) (dst []byte, err error) {
 		mem := l.e.memory(h.region)
 		if l.deadCtx[h.context] || !netplugin.InBounds(h.off, uint64(h.length), uint64(len(mem))) ||
 			h.flags&flagSignal != 0 && l.e.word(h) == nil {
-			l.refuse(h)
-			return nil, nil
+			l.bar(h.context)
+			return nil, nil // refused when all of it has come
 		}
 		return mem[h.off : h.off+uint64(h.length)], nil
 	case kindReply:
@@ -152,7 +152,9 @@ func (l *link) effect(h *header) {
 	l.rxSeq = h.seq
 	switch h.kind {
 	case kindPut:
-		if h.flags&flagSignal != 0 && !l.deadCtx[h.context] {
+		if l.deadCtx[h.context] {
+			l.refuse(h)
+		} else if h.flags&flagSignal != 0 {
 			if w := l.e.word(h); w != nil {
 				addWord(w, h.sigAdd)
 			}
@@ -174,8 +176,8 @@ func (l *link) effect(h *header) {
 
 // refusedAt ends the operation whose frame the peer refused.
 func (l *link) refusedAt(seq uint64) error {
-	if seq <= l.acked || seq > l.next {
-		return fmt.Errorf("%w: frame %d refused, those on their way are %d to %d", errWire, seq, l.acked+1, l.next)
+	if seq <= l.acked || seq > l.sent {
+		return fmt.Errorf("%w: frame %d refused, those on their way are %d to %d", errWire, seq, l.acked+1, l.sent)
 	}
 	it := &l.tx[(seq-1)%txDepth]
 	err := fmt.Errorf("tcp: rank %d refused a frame of rank %d: %w", l.peer, l.e.cfg.Rank, netplugin.ErrBounds)
@@ -190,46 +192,47 @@ func (l *link) refusedAt(seq uint64) error {
 	return nil
 }
 
-// refuse answers a frame that may not take effect. No later one of its context does either: a signal would cover what
-// never came.
+// refuse answers a frame that may not take effect. All of it has come: until then its source is sent from.
 func (l *link) refuse(h *header) {
-	if l.deadCtx == nil {
-		l.deadCtx = map[uint32]bool{}
-	}
-	l.deadCtx[h.context] = true
+	l.bar(h.context)
 	l.answer(&header{kind: kindNo, off: h.seq, context: h.context}, nil)
 }
 
-// withdrawn refuses the frame whose body is just being received into a region that is gone: the rest goes nowhere.
+// bar has no later put of a context take effect: a signal would cover what never came.
+func (l *link) bar(context uint32) {
+	if l.deadCtx == nil {
+		l.deadCtx = map[uint32]bool{}
+	}
+	l.deadCtx[context] = true
+}
+
+// withdrawn is for the frame whose body is just being received into a region that is gone: the rest goes nowhere.
 func (l *link) withdrawn(id uint32) {
 	h := &l.bodyHead
 	if len(l.body) == 0 || h.kind != kindPut || h.region != id || h.seq != l.rxSeq+1 || l.deadCtx[h.context] {
 		return
 	}
-	l.refuse(h)
+	l.bar(h.context)
 	l.body = l.e.waste[:len(l.body)]
 }
 
 // answer queues a frame of our own, now or when there is room.
 func (l *link) answer(h *header, data []byte) {
-	if len(l.later) > 0 || !l.room() {
+	if h.kind == kindNo {
+		l.noes = append(l.noes, no{l.tail + uint64(len(l.later)), h.off})
+	}
+	if !l.room() {
 		l.later = append(l.later, answer{*h, data})
 		return
 	}
-	at := l.push(h, data, 0, false) - 1
-	if h.kind == kindNo {
-		l.noes = append(l.noes, no{at, h.off})
-	}
+	l.push(h, data, 0, false)
 }
 
 // catchUp queues the answers that waited.
 func (l *link) catchUp() {
-	for len(l.later) > 0 && l.room() {
-		a := l.later[0]
+	for len(l.later) > 0 && l.tail-l.acked < txDepth {
+		a := &l.later[0]
+		l.push(&a.h, a.data, 0, false)
 		l.later = l.later[1:]
-		at := l.push(&a.h, a.data, 0, false) - 1
-		if a.h.kind == kindNo {
-			l.noes = append(l.noes, no{at, a.h.off})
-		}
 	}
 }
