@@ -13,7 +13,7 @@ import (
 var gpuPages = []struct{ file, title, text string }{
 	{"gpu.jsonl", "On a GPU", "Ranks are of one process on one GPU, so that nothing crosses NVLink, where a case does not say more. A twin is the same kernel in CUDA C++, launched by the same\n" +
 		"host code on the same memory (`bench/gpu/*.cu`); floors are bare kernels (`bench/gpu/floors.cu`)."},
-	{"gpu-peers.jsonl", "Two GPUs over NVLink", "Two ranks, a process and a GPU each, beside bare kernels, NCCL, NVSHMEM and DeepEP in the same run\n" +
+	{"gpu-peers.jsonl", "Two GPUs over NVLink", "Two ranks, a process and a GPU each where a case does not say more, beside bare kernels, NCCL, NVSHMEM and DeepEP in the same run\n" +
 		"(`bench/gpu/peers`). Nothing was multicast, and there was no NIC."},
 }
 
