@@ -54,18 +54,25 @@ func TestRefusals(t *testing.T) {
 	says(t, err, `no signals are exported as "none"`)
 }
 
-// TestDeviceFails has the device fail: what is queued ends with its error, and nothing waits.
-func TestDeviceFails(t *testing.T) {
+// alone is the endpoint of a world of one rank, on a device whose memory the host does not see.
+func alone(t *testing.T) (*plugintest.OnDevice, netplugin.Endpoint) {
+	t.Helper()
 	dev := &plugintest.OnDevice{Plugin: Plugin{}, Far: true}
 	ep, err := dev.Open(netplugin.Config{Rank: 0, Ranks: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ep.Close()
+	t.Cleanup(func() { ep.Close() })
 	c := ep.(netplugin.Connector)
-	if err := c.Connect(context.Background(), [][]byte{c.Address()}); err != nil {
+	if err := c.Connect(t.Context(), [][]byte{c.Address()}); err != nil {
 		t.Fatal(err)
 	}
+	return dev, ep
+}
+
+// TestDeviceFails has the device fail: what is queued ends with its error, and nothing waits.
+func TestDeviceFails(t *testing.T) {
+	dev, ep := alone(t)
 	mem := make([]byte, 4096)
 	r, err := ep.Import(0, netplugin.Key{Map: mem, Size: len(mem)})
 	if err != nil {
@@ -88,16 +95,7 @@ func TestDeviceFails(t *testing.T) {
 
 // TestBatchFails: where the device fails at what was gathered, all of it ends with the device's error, those with a signal too.
 func TestBatchFails(t *testing.T) {
-	dev := &plugintest.OnDevice{Plugin: Plugin{}, Far: true}
-	ep, err := dev.Open(netplugin.Config{Rank: 0, Ranks: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ep.Close()
-	c := ep.(netplugin.Connector)
-	if err := c.Connect(t.Context(), [][]byte{c.Address()}); err != nil {
-		t.Fatal(err)
-	}
+	dev, ep := alone(t)
 	mem, words := make([]byte, 4096), bytesOf(make([]uint64, 1))
 	window, err := ep.Import(0, netplugin.Key{Map: mem, Size: len(mem)})
 	key, err2 := ep.Export(words, true)

@@ -18,7 +18,6 @@ import (
 const (
 	inlineBytes = 256       // payload that came without a window
 	inlineSlots = 1024      // of them on their way, a power of two
-	bounceBytes = 2 << 20   // of copies within the device that are gathered, or of a long one's two pieces
 	marks       = 1 << 12   // marks on their way, a power of two
 	unmarked    = marks / 2 // operations after which one is queued at the latest
 )
@@ -72,7 +71,7 @@ func newTarget(rank int, open func() (netplugin.Copier, error)) (*target, error)
 	}
 	t := &target{id: rand.Text(), rank: rank, cp: cp, signals: map[string]*signals{}}
 	const room = 64 + inlineSlots*inlineBytes
-	if t.pinned, t.free, err = cp.Pinned(room + bounceBytes); err != nil {
+	if t.pinned, t.free, err = cp.Pinned(room + dma.RoomBytes); err != nil {
 		return nil, errors.Join(err, cp.Close())
 	}
 	t.gather = dma.NewGather(cp, t.pinned[room:])

@@ -224,7 +224,7 @@ func TestDirectBetweenDevices(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const n = 2 * bounceBytes
+		const n = 2 * RoomBytes
 		theirs, mine, word := make([]byte, n), slices.Repeat([]byte{7}, n), make([]byte, 8)
 		window, err1 := ep.Import(1, netplugin.Key{Dev: gpu.PtrOf(theirs), Size: n, Elsewhere: elsewhere})
 		signal, err2 := ep.Import(1, netplugin.Key{Map: word, Size: 8})

@@ -42,7 +42,10 @@ func (c *copies) add(dst, src gpu.Ptr[byte], bytes int) {
 	c.n++
 }
 
-// NewGather is one that queues on cp. room is memory of cp.Pinned.
+// RoomBytes is what a Gather is given room for: copies within the device that are gathered, or the two pieces of a long one.
+const RoomBytes = 2 << 20
+
+// NewGather is one that queues on cp. room is memory of cp.Pinned, of RoomBytes.
 func NewGather(cp netplugin.Copier, room []byte) *Gather { return &Gather{cp: cp, room: room} }
 
 // Copy copies between memory of the device and pinned memory of the host.

@@ -16,7 +16,6 @@ import (
 const (
 	depth       = 1024      // moves on their way, a power of two
 	inlineBytes = 256       // of a move's bytes that no device reaches
-	bounceBytes = 2 << 20   // of copies within the device that are gathered, or of a long one's two pieces
 	partBytes   = 256 << 10 // what the CPU copies at a time, at most: it bounds a pass
 	markBytes   = 64
 	longBytes   = 1 << 20 // of a copy between two devices that takes as long as its mark or longer
@@ -106,7 +105,7 @@ func NewQueue(open func() (netplugin.Copier, error), ended func(token uint64, er
 	}
 	q := &Queue{cp: cp, ended: ended}
 	const room = markBytes + depth*inlineBytes
-	if q.pinned, q.free, err = cp.Pinned(room + bounceBytes); err != nil {
+	if q.pinned, q.free, err = cp.Pinned(room + RoomBytes); err != nil {
 		return nil, errors.Join(err, cp.Close())
 	}
 	q.gather = NewGather(cp, q.pinned[room:])
