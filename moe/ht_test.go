@@ -290,15 +290,7 @@ func (w *htWorld) check(s *htSolved, again int) error {
 
 // eachStep does something with each rank's part of a problem, on a stream of its own.
 func (w *htWorld) eachStep(s *htSolved, do func(*htStep) error) error {
-	return each(s.p.Ranks, func(r int) error {
-		st := w.comms[r].Stream()
-		defer st.Close()
-		one, err := w.step(s, r, st)
-		if err != nil {
-			return err
-		}
-		return do(one)
-	})
+	return eachOnStream(w.comms, s.p.Ranks, func(r int, st *doorbell.Stream) (*htStep, error) { return w.step(s, r, st) }, do)
 }
 
 // settled says whether all signals are what they must be, and each way is empty: no message put that was not done with.

@@ -134,10 +134,15 @@ func (w *world) check(p *ref.Problem, do ref.Expert) error {
 
 // eachStep does something with each rank's part of a problem, on a stream of its own.
 func (w *world) eachStep(s *solved, do func(*step) error) error {
-	return each(s.p.Ranks, func(r int) error {
-		st := w.comms[r].Stream()
+	return eachOnStream(w.comms, s.p.Ranks, func(r int, st *doorbell.Stream) (*step, error) { return w.step(s, r, st) }, do)
+}
+
+// eachOnStream makes each rank's part on a stream of its own, and does something with it.
+func eachOnStream[P any](comms []*doorbell.Comm, ranks int, part func(r int, st *doorbell.Stream) (P, error), do func(P) error) error {
+	return each(ranks, func(r int) error {
+		st := comms[r].Stream()
 		defer st.Close()
-		one, err := w.step(s, r, st)
+		one, err := part(r, st)
 		if err != nil {
 			return err
 		}
