@@ -95,9 +95,7 @@ func attach(d *driver, index, count int, o *Options) (*card, error) {
 		if err := c.failure(); err != nil {
 			return nil, fmt.Errorf("GPU %d cannot be used any more by this process: %w", index, err)
 		}
-		c.mu.Lock()
-		c.refs++
-		c.mu.Unlock()
+		c.hold()
 		return c, nil
 	}
 	c := &card{drv: d, index: index, refs: 1, log: o.Log, streams: map[*stream]struct{}{}, modules: map[string]*module{}}
@@ -134,10 +132,8 @@ func attach(d *driver, index, count int, o *Options) (*card, error) {
 	return c, nil
 }
 
-// hold has the card stay for one more user of its memory, which lets go of it by detach.
+// hold has the card stay for one more rank, or for one more user of its memory, until detach.
 func (c *card) hold() {
-	cards.Lock()
-	defer cards.Unlock()
 	c.mu.Lock()
 	c.refs++
 	c.mu.Unlock()
