@@ -72,8 +72,8 @@ bytes as published figures do: in a world of one node the rows that a rank recei
 node that it goes to (RDMA), what stays on the rank or its node too; a row is BF16, or of FP8 elements and a scale of 4 bytes for
 128. What is truly moved stands beside it, with what the ranks tell each other of their layout, and the memcpys that the algorithm
 needs: each row to its place, and of each message to another node its row into it and across; for a combine each row that is read,
-and each answer across. Published figures of DeepEP's dispatch are of a dispatch again. The published shapes of one and two nodes, the second at a hidden size that there is memory for (of more than 4 nodes they are routed by
---gating groups:NODES:4):
+and each answer across. Published figures of DeepEP's dispatch are of a dispatch again. The published shapes of one and
+two nodes, the second at a hidden size that there is memory for (of more than 4 nodes they are routed by --gating groups:NODES:4):
 
   doorbell bench ht --local -n 8 --experts 256 --dtype fp8 --paper
   doorbell bench ht --local -n 16 --ranks-per-node 8 --experts 256 --dtype fp8 --hidden 1024 --paper

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // moeRow is the row of an operation with so many tokens, of zeros if there is none.
@@ -54,13 +53,18 @@ func crossing(label string) func(*gpuRun) float64 {
 	}
 }
 
+// moeOp is an operation, and what it may take at most.
+type moeOp struct{ label, target string }
+
+var (
+	llOps = []moeOp{{label: "dispatch"}, {label: "combine"}}
+	htOps = []moeOp{{label: "dispatch"}, {label: "dispatch again"}, {label: "combine"}}
+)
+
 // moeCases are dispatch and combine on one GPU, by its clock. Targets of one rank are DeepEP 1.2.1's medians there.
 func moeCases() (all []gpuCase) {
-	add := func(name, what, args string, tokens int, dispatch, combine string) {
-		for _, op := range []struct{ label, target string }{{"dispatch", dispatch}, {"dispatch again", ""}, {"combine", combine}} {
-			if op.label == "dispatch again" && !strings.HasPrefix(args, "ht ") {
-				continue
-			}
+	add := func(name, what, args string, tokens int, ops ...moeOp) {
+		for _, op := range ops {
 			all = append(all, gpuCase{name: name + ", " + op.label, what: what, unit: "us", better: "less", target: op.target, ours: "bench " + args + lsaFlags, pick: moeP50(op.label, tokens)})
 		}
 	}
@@ -70,30 +74,31 @@ func moeCases() (all []gpuCase) {
 	}{{1, "14.6", "15.3", "13.2"}, {8, "15.1", "16.2", "14.2"}, {128, "20.9", "26.2", "25.2"}} {
 		at, most := fmt.Sprintf("ll, 1 rank, %d tokens", x.tokens), func(us string) string { return "at most " + us + " us" }
 		const what, args = "288 experts, hidden 7,168, top-8, all local, L2 emptied before", "ll -n 1 --experts 288 --tokens 1,8,128"
-		add(at+", FP8", what, args+" --dtype fp8", x.tokens, most(x.fp8), most(x.combine))
-		add(at+", BF16", what, args, x.tokens, most(x.bf16), most(x.combine))
+		add(at+", FP8", what, args+" --dtype fp8", x.tokens, moeOp{"dispatch", most(x.fp8)}, moeOp{"combine", most(x.combine)})
+		add(at+", BF16", what, args, x.tokens, moeOp{"dispatch", most(x.bf16)}, moeOp{"combine", most(x.combine)})
 	}
 	for _, ranks := range []int{4, 8} {
-		add(fmt.Sprintf("ll, %d ranks, 128 tokens, FP8", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ll -n %d --experts 256 --tokens 128 --dtype fp8", ranks), 128, "", "")
+		add(fmt.Sprintf("ll, %d ranks, 128 tokens, FP8", ranks), "256 experts, hidden 7,168, top-8, ranks of one process, by stores", fmt.Sprintf("ll -n %d --experts 256 --tokens 128 --dtype fp8", ranks), 128, llOps...)
 	}
 	for _, x := range []struct{ ranks, tokens int }{{4, 4096}, {8, 1024}} { // of 8 with 4,096 the host would compare 2.5 GB in each check
 		name, args := fmt.Sprintf("ht, %d ranks, %d tokens, BF16", x.ranks, x.tokens), fmt.Sprintf("ht -n %d --experts 256 --tokens %d", x.ranks, x.tokens)
-		add(name, "256 experts, hidden 7,168, top-8, ranks of one process, by stores", args, x.tokens, "", "")
-		for _, op := range []string{"dispatch", "dispatch again", "combine"} {
-			all = append(all, gpuCase{name + ", " + op + ", of the device copy", "all bytes of all ranks, those to the own rank too, over the median", "GB/s", "more", "at least 0.8x",
-				"bench " + args + lsaFlags, moving(op, x.tokens), "the driver's copy of 512 MiB within the GPU", floorsCommand, figureGBps("device copy, 512 MiB")})
+		add(name, "256 experts, hidden 7,168, top-8, ranks of one process, by stores", args, x.tokens, htOps...)
+		for _, op := range htOps {
+			all = append(all, gpuCase{name + ", " + op.label + ", of the device copy", "all bytes of all ranks, those to the own rank too, over the median", "GB/s", "more", "at least 0.8x",
+				"bench " + args + lsaFlags, moving(op.label, x.tokens), "the driver's copy of 512 MiB within the GPU", floorsCommand, figureGBps("device copy, 512 MiB")})
 		}
 	}
 	for _, x := range []struct {
 		form   string
 		tokens int
-	}{{"ll", 128}, {"ht", 1024}} {
+		ops    []moeOp
+	}{{"ll", 128, llOps}, {"ht", 1024, htOps}} {
 		name, args := fmt.Sprintf("%s, 4 ranks on 2 virtual nodes, %d tokens", x.form, x.tokens), fmt.Sprintf("%s -n 4 --experts 32 --ranks-per-node 2 --tokens %d", x.form, x.tokens)
 		const what = "32 experts, hidden 7,168, top-8, BF16, stores inside a node and puts by the proxy between"
-		add(name, what, args, x.tokens, "", "")
-		for _, op := range []string{"dispatch", "combine"} {
-			all = append(all, gpuCase{name + ", " + op + ", a message", "the median over the messages between nodes, of all ranks, through pinned memory of the host", "us", "less", "",
-				"bench " + args + lsaFlags, message(op, x.tokens), "the driver's copy of 14 KiB within the GPU, back to back", floorsCommand, floorP50("device copy, 14 KiB", 1)})
+		add(name, what, args, x.tokens, x.ops...)
+		for _, op := range llOps {
+			all = append(all, gpuCase{name + ", " + op.label + ", a message", "the median over the messages between nodes, of all ranks, through pinned memory of the host", "us", "less", "",
+				"bench " + args + lsaFlags, message(op.label, x.tokens), "the driver's copy of 14 KiB within the GPU, back to back", floorsCommand, floorP50("device copy, 14 KiB", 1)})
 		}
 	}
 	return all
